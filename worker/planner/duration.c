@@ -3,12 +3,13 @@
 
 enum { DAY_S = 86400, DAY_H = 24 };
 
-double dpt_duration_flops(double parameters, int layers, int channels, int seq_len)
+double dpt_duration_flops(const struct dpt_duration_model *model)
 {
-    return 6 * parameters + 6.0 * layers * channels * seq_len;
+    return 6 * model->trained + 4 * model->frozen +
+           6.0 * model->layers * model->channels * model->seq_len;
 }
 
-double dpt_duration_rate(double peak, double mfu, int ranks, double flops_per_token)
+double dpt_duration_rate(double peak, double mfu, double ranks, double flops_per_token)
 {
     return peak * mfu * ranks / flops_per_token;
 }

@@ -8,7 +8,8 @@ enum { HOUR_S = 3600 };
 
 /* Refuses options that contradict each other or need others. */
 static enum dpt_status check_options(const struct dpt_machines *m,
-                                     const struct dpt_fit_model *model, struct dpt_err *err)
+                                     const struct dpt_fit_model *model, double tokens,
+                                     struct dpt_err *err)
 {
     const bool rate = m->tokens_per_s > 0 || m->flops > 0;
     if (m->tokens_per_s > 0 && m->flops > 0)
@@ -33,7 +34,20 @@ static enum dpt_status check_options(const struct dpt_machines *m,
         return dpt_fail(err, DPT_EINVAL,
                         "--checkpoint-s, --checkpoint-rate, --interval-s, --restart-s and "
                         "--recovery-s need --mtbf-h");
+    if (tokens > 0 && !rate)
+        return dpt_fail(err, DPT_EINVAL, "--tokens needs --tokens-per-s or --flops");
     return DPT_OK;
+}
+
+/* A step has as many waves as the rank with the most slots has slots; the last wave may leave ranks
+ * idle. */
+static void estimate_rate(const struct dpt_machines *m, const struct dpt_fit_model *model,
+                          struct dpt_estimate *e)
+{
+    const int ranks = m->shape.machines * m->shape.each;
+    e->waves = (model->slots + ranks - 1) / ranks;
+    e->tokens_per_s = dpt_duration_rate(m->flops, m->mfu > 0 ? m->mfu : DPT_ESTIMATE_MFU,
+                                        (double)model->slots / e->waves, e->flops_per_token);
 }
 
 static enum dpt_status estimate_time(const struct dpt_machines *m,
@@ -46,12 +60,14 @@ static enum dpt_status estimate_time(const struct dpt_machines *m,
                         "--tokens is missing: no train.steps gives the length of the run");
     if (model->layers > 0)
         e->flops_per_token =
-            dpt_duration_flops(model->parameters, model->layers, model->channels, model->seq_len);
-    e->tokens_per_s =
-        m->tokens_per_s > 0
-            ? m->tokens_per_s
-            : dpt_duration_rate(m->flops, m->mfu > 0 ? m->mfu : DPT_ESTIMATE_MFU,
-                                m->shape.machines * m->shape.each, e->flops_per_token);
+            dpt_duration_flops(&(struct dpt_duration_model){.trained = model->parameters,
+                                                            .frozen = model->frozen_parameters,
+                                                            .layers = model->layers,
+                                                            .channels = model->channels,
+                                                            .seq_len = model->seq_len});
+    e->tokens_per_s = m->tokens_per_s;
+    if (m->flops > 0)
+        estimate_rate(m, model, e);
     e->has_time = true;
     e->step_s = (double)model->tokens_per_step / e->tokens_per_s;
     e->days = dpt_duration_days(e->tokens, e->tokens_per_s);
@@ -68,6 +84,7 @@ static void estimate_failures(const struct dpt_machines *m, const struct dpt_fit
                               struct dpt_estimate *e)
 {
     e->has_failures = true;
+    e->has_copies = m->shape.machines > 1;
     e->mtbf_s = dpt_goodput_mtbf(m->mtbf_h * HOUR_S, m->shape.machines);
     e->save_s = m->save_s > 0 ? m->save_s : (double)model->checkpoint_bytes / m->save_rate;
     e->young_s = dpt_goodput_young(e->save_s, e->mtbf_s);
@@ -82,6 +99,8 @@ static void estimate_failures(const struct dpt_machines *m, const struct dpt_fit
     e->restart = outcome_of(e, dpt_goodput(&times));
     times.recover_s = e->recovery_s + e->save_s; /* reading takes the time of writing */
     e->reload = outcome_of(e, dpt_goodput(&times));
+    if (!e->has_copies)
+        return;
     times.recover_s = e->recovery_s;
     e->copies = outcome_of(e, dpt_goodput_replicated(&times, e->step_s));
 }
@@ -90,7 +109,7 @@ enum dpt_status dpt_estimate(const struct dpt_machines *machines, const struct d
                              double tokens, struct dpt_estimate *ret, struct dpt_err *err)
 {
     *ret = (struct dpt_estimate){.has_time = false};
-    DPT_TRY(check_options(machines, model, err));
+    DPT_TRY(check_options(machines, model, tokens, err));
     if (machines->tokens_per_s > 0 || machines->flops > 0)
         DPT_TRY(estimate_time(machines, model, tokens, ret, err));
     if (machines->mtbf_h > 0)

@@ -31,7 +31,9 @@ struct dpt_outcome {
 
 struct dpt_estimate {
     bool has_time, has_failures; /* without: the members below are 0 */
+    bool has_copies;             /* another machine exists: `copies` is meant */
     double tokens, flops_per_token, tokens_per_s, step_s;
+    int waves;          /* slots of a rank in a step, by --flops: the fewest that ranks allow */
     double days, price; /* without failures; price 0: not given */
     double mtbf_s;      /* of all machines */
     double save_s, young_s, daly_s;

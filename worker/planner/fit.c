@@ -28,15 +28,16 @@ static void read_facts(const struct dpt_source *source, const struct dpt_config 
     const struct dpt_model *base = dpt_model_base(model);
     const bool images = dpt_config_reads_images(config);
     const int64_t positions = dpt_sample_form(config).positions;
+    const double frozen = base ? (double)dpt_model_param_count(base) : 0;
     *ret = (struct dpt_fit_model){
         .parameters = (double)dpt_model_param_count(model),
-        .frozen_bytes = base ? (double)dpt_model_param_count(base) *
-                                   (double)dpt_dtype_bytes(dpt_model_dtype(model))
-                             : 0,
+        .frozen_parameters = frozen,
+        .frozen_bytes = frozen * (double)dpt_dtype_bytes(dpt_model_dtype(model)),
         .layers = images ? 0 : config->model.n_layer,
         .channels = images ? 0 : config->model.n_embd,
         .seq_len = (int)positions,
         .micro_batch = config->train.micro_batch,
+        .slots = dpt_config_slots(config),
         .tokens_per_step = config->train.global_batch * positions,
         .steps = source->text ? config->train.steps : 0,
         .cuda = source->written.cluster.device == DPT_DEVICE_CUDA,
@@ -153,6 +154,10 @@ static enum dpt_status fill_here(const struct dpt_fit_task *task, struct dpt_fit
     const struct dpt_traffic traffic =
         dpt_traffic_of(config, &planned.world, dpt_model_flat_numel(model),
                        (int)dpt_dtype_bytes(dpt_model_dtype(model)));
+    const int64_t *bytes = fit->memory.bytes;
+    fit->waves = dpt_planned_world_waves(config, &planned.world);
+    fit->batch_bytes = (double)(bytes[DPT_MEMORY_ACTIVATIONS] + bytes[DPT_MEMORY_SCRATCH] +
+                                bytes[DPT_MEMORY_WORKSPACE] + bytes[DPT_MEMORY_DATA]);
     fit->textbook_bytes = textbook_rank(task, fit->strategy, fit->memory.ranks);
     fit->sent_bytes = traffic.sent;
     fit->crossing_bytes = traffic.crossing;

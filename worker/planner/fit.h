@@ -7,9 +7,11 @@
 /* The facts of the model that do not depend on the strategy. */
 struct dpt_fit_model {
     double parameters;        /* trained; without padding */
-    double frozen_bytes;      /* of the base under train.lora: on every rank whole */
+    double frozen_parameters; /* of the base under train.lora: on every rank whole */
+    double frozen_bytes;
     int layers, channels;     /* 0: a model of images */
     int seq_len, micro_batch; /* seq_len 1: an image */
+    int slots;                /* of a step */
     int64_t tokens_per_step;  /* of images: samples */
     int64_t steps;            /* 0: not in the config */
     bool cuda;                /* the config has cluster.device cuda */
@@ -24,6 +26,8 @@ struct dpt_fit {
     bool own;                         /* the strategy of the config file */
     char refused[DPT_ERR_TEXT_BYTES]; /* the config's rules refuse it here; "": they do not */
     struct dpt_world_memory memory;
+    int waves;          /* the most slots of a rank in a step */
+    double batch_bytes; /* activations, workspace and data, part of memory */
     double textbook_bytes;
     bool fits;                       /* memory.rank_bytes is at most the device's memory */
     int least_machines, least_ranks; /* the smallest world that fits; 0: none, or no memory given */

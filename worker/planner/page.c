@@ -85,13 +85,13 @@ static void print_textbook(const struct dpt_plan *plan, FILE *out)
     dpt_report_widths(plan, rows);
     (void)fprintf(out,
                   "\nTextbook, GB for %s parameters: weights + gradients + optimizer = one copy\n"
-                  "%-16s %10s %10s %10s %10s %12s %12s\n",
-                  format_grouped(plan->parameters, 0, parameters), "a number has", "weights",
+                  "%-17s %10s %10s %10s %10s %12s %12s\n",
+                  format_grouped(plan->parameters, 0, parameters), "bytes of a number", "weights",
                   "gradients", "optimizer", "one copy", "rank, shards", "all, copies");
     for (int i = 0; i < DPT_REPORT_WIDTHS; i++) {
         const struct dpt_textbook_widths w = rows[i].widths;
         const double copy = dpt_textbook_copy(plan->parameters, w);
-        (void)fprintf(out, "%-16s", rows[i].name);
+        (void)fprintf(out, "%-17s", rows[i].name);
         print_gb(out, 10, plan->parameters * w.weight);
         print_gb(out, 10, plan->parameters * w.gradient);
         print_gb(out, 10, plan->parameters * w.optimizer);
@@ -106,10 +106,14 @@ static void print_textbook(const struct dpt_plan *plan, FILE *out)
                   ranks);
 }
 
-static int64_t batch_bytes(const struct dpt_fit *fit)
+double dpt_report_link_s(const struct dpt_plan *plan, const struct dpt_fit *fit)
 {
-    return fit->memory.bytes[DPT_MEMORY_ACTIVATIONS] + fit->memory.bytes[DPT_MEMORY_SCRATCH] +
-           fit->memory.bytes[DPT_MEMORY_WORKSPACE] + fit->memory.bytes[DPT_MEMORY_DATA];
+    return plan->machines.link > 0 ? fit->crossing_bytes / plan->machines.link : 0;
+}
+
+bool dpt_report_link_limits(const struct dpt_plan *plan, const struct dpt_fit *fit)
+{
+    return plan->estimate.has_time && dpt_report_link_s(plan, fit) > plan->estimate.step_s;
 }
 
 static void print_least(const struct dpt_plan *plan, const struct dpt_fit *fit, FILE *out)
@@ -136,21 +140,49 @@ static void print_fit(const struct dpt_plan *plan, const struct dpt_fit *fit, FI
     }
     print_gb(out, 9, fit->textbook_bytes);
     print_gb(out, 9, (double)fit->memory.rank_bytes);
-    print_gb(out, 9, (double)batch_bytes(fit));
+    print_gb(out, 9, fit->batch_bytes);
     print_gb(out, 9, (double)fit->memory.machine_bytes);
     (void)fprintf(out, " %5s", m->memory <= 0 ? "-" : fit->fits ? "yes" : "no");
     print_least(plan, fit, out);
     print_gb(out, 9, fit->sent_bytes);
-    const double link_s = m->link > 0 ? fit->crossing_bytes / m->link : 0;
     if (m->link > 0)
-        (void)fprintf(out, " %9.3g", link_s);
+        (void)fprintf(out, " %9.3g", dpt_report_link_s(plan, fit));
     else
         (void)fprintf(out, " %9s", "-");
-    (void)fprintf(out, "%s %s\n",
-                  plan->estimate.has_time && link_s > plan->estimate.step_s ? "!" : " ",
+    (void)fprintf(out, "%s %s\n", dpt_report_link_limits(plan, fit) ? "!" : " ",
                   m->shape.machines == 1 ? "-"
                   : fit->has_copies      ? "memory"
                                          : "checkpoint");
+}
+
+/* What the rows do not show. `fewest`: ranks of the strategy with the fewest. */
+static void print_notes(const struct dpt_plan *plan, int fewest, FILE *out)
+{
+    const int all = plan->machines.shape.machines * plan->machines.shape.each,
+              waves = plan->estimate.waves;
+    if (fewest < all)
+        (void)fprintf(out,
+                      "The config has slots or lanes for %d ranks; %d of the %d ranks are "
+                      "spares under some strategies.\n",
+                      fewest, all - fewest, all);
+    if (plan->strategy_unlisted)
+        (void)fputs("The config's strategy is none of these.\n", out);
+    if (plan->model.cuda)
+        (void)fputs(
+            "cluster.device is cuda: state, gradients and activations have these sizes on a "
+            "GPU, too. Its workspace has\nno formula; the CPU's is counted.\n",
+            out);
+    for (int i = 0; i < plan->n_fits; i++) {
+        const struct dpt_fit *fit = &plan->fits[i];
+        if (fit->refused[0])
+            (void)fprintf(out, "%s: %s\n", fit->strategy->label, fit->refused);
+        else if (waves > 0 && fit->waves > waves)
+            (void)fprintf(out,
+                          "%s: %d ranks train, in %d waves a step; the time below is of %d: "
+                          "multiply it by %.3g.\n",
+                          fit->strategy->label, fit->memory.ranks, fit->waves, waves,
+                          (double)fit->waves / waves);
+    }
 }
 
 static void print_fits(const struct dpt_plan *plan, FILE *out)
@@ -169,24 +201,12 @@ static void print_fits(const struct dpt_plan *plan, FILE *out)
             fewest = fit->memory.ranks;
     }
     (void)fputs("of batch: activations, workspace and data, part of dpt. least: the smallest world "
-                "that fits, machines x ranks.\nsends: a rank in a step. link s: the seconds of a "
-                "step that the link of a machine is busy, at most; !: longer\nthan computing the "
-                "step. lost state from: the source of a lost machine's part. *: the strategy of "
-                "the config.\n",
+                "that fits, machines x ranks.\nsends: GB that a rank sends in a step. link s: the "
+                "seconds of a step that the link of a machine is busy, at most;\n!: longer than "
+                "computing the step. lost state from: the source of a lost machine's part. *: the "
+                "strategy of\nthe config.\n",
                 out);
-    if (fewest < all)
-        (void)fprintf(out,
-                      "The config has slots or lanes for %d ranks; %d of the %d ranks are "
-                      "spares under some strategies.\n",
-                      fewest, all - fewest, all);
-    if (plan->model.cuda)
-        (void)fputs(
-            "cluster.device is cuda: state, gradients and activations have these sizes on a "
-            "GPU, too. Its workspace has\nno formula; the CPU's is counted.\n",
-            out);
-    for (int i = 0; i < plan->n_fits; i++)
-        if (plan->fits[i].refused[0])
-            (void)fprintf(out, "%s: %s\n", plan->fits[i].strategy->label, plan->fits[i].refused);
+    print_notes(plan, fewest, out);
 }
 
 static void print_days(double days, double price, FILE *out)
@@ -206,8 +226,10 @@ static void print_time(const struct dpt_plan *plan, FILE *out)
                   format_grouped(e->tokens, 0, tokens), format_grouped(e->tokens_per_s, 0, rate),
                   e->step_s);
     if (plan->machines.tokens_per_s <= 0)
-        (void)fprintf(out, " (%.3g FLOPs a token, MFU %.0f %%)", e->flops_per_token,
-                      100 * (plan->machines.mfu > 0 ? plan->machines.mfu : DPT_ESTIMATE_MFU));
+        (void)fprintf(out, " (%.3g FLOPs a token, MFU %.0f %%, %d wave%s a step)",
+                      e->flops_per_token,
+                      100 * (plan->machines.mfu > 0 ? plan->machines.mfu : DPT_ESTIMATE_MFU),
+                      e->waves, e->waves == 1 ? "" : "s");
     (void)fputs("\n  ", out);
     print_days(e->days, e->price, out);
     (void)fputs("  Transfers are taken to be hidden behind computing.\n", out);
@@ -219,17 +241,24 @@ static void print_outcome(const char *name, const struct dpt_outcome *outcome, F
     print_days(outcome->days, outcome->price, out);
 }
 
+static const char *format_hours(double hours, char ret[NUMBER_BYTES])
+{
+    if (hours >= 100)
+        return format_grouped(hours, 0, ret);
+    (void)snprintf(ret, NUMBER_BYTES, "%.3g", hours);
+    return ret;
+}
+
 static void print_failures(const struct dpt_plan *plan, FILE *out)
 {
     const struct dpt_estimate *e = &plan->estimate;
-    char text[NUMBER_BYTES];
-    (void)fprintf(
-        out,
-        "\nFailures: mean time between failures %s hours of a machine, %.1f hours of all\n"
-        "  a checkpoint takes %.1f s; best interval: %.1f min (Young 1974), %.1f min "
-        "(Daly 2006); taken: %.1f min\n",
-        format_grouped(plan->machines.mtbf_h, 0, text), e->mtbf_s / HOUR_S, e->save_s,
-        e->young_s / MINUTE_S, e->daly_s / MINUTE_S, e->interval_s / MINUTE_S);
+    char one[NUMBER_BYTES], all[NUMBER_BYTES];
+    (void)fprintf(out,
+                  "\nFailures: mean time between failures %s hours of a machine, %s hours of all\n"
+                  "  a checkpoint takes %.1f s; best interval: %.1f min (Young 1974), %.1f min "
+                  "(Daly 2006); taken: %.1f min\n",
+                  format_hours(plan->machines.mtbf_h, one), format_hours(e->mtbf_s / HOUR_S, all),
+                  e->save_s, e->young_s / MINUTE_S, e->daly_s / MINUTE_S, e->interval_s / MINUTE_S);
     char restart[80], reload[80], copies[80];
     (void)snprintf(restart, sizeof restart, "restart of the job, %.0f s", e->restart_s);
     (void)snprintf(reload, sizeof reload, "dpt, state from the checkpoint, %.0f s",
@@ -238,7 +267,8 @@ static void print_failures(const struct dpt_plan *plan, FILE *out)
                    e->recovery_s);
     print_outcome(restart, &e->restart, out);
     print_outcome(reload, &e->reload, out);
-    print_outcome(copies, &e->copies, out);
+    if (e->has_copies)
+        print_outcome(copies, &e->copies, out);
     (void)fputs("  A spare machine is taken to replace each lost one at once.\n", out);
 }
 

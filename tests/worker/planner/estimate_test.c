@@ -14,6 +14,7 @@ static const struct dpt_fit_model model = {.parameters = 1e9,
                                            .layers = 10,
                                            .channels = 1000,
                                            .seq_len = 100,
+                                           .slots = 8,
                                            .tokens_per_step = 1000000,
                                            .steps = 864,
                                            .checkpoint_bytes = 12000000000,
@@ -48,6 +49,52 @@ static void test_time_of_flops(void **state)
     struct dpt_err err;
     assert_int_equal(dpt_estimate(&machines, &model, 1e9, &e, &err), DPT_OK);
     assert_near(e.tokens_per_s, 666000.666);
+    assert_int_equal(e.waves, 1);
+}
+
+/* Ranks without a slot do not compute: 8 slots on 512 ranks are 8 ranks at a time, 32 on 24 are 16.
+ */
+static void test_spares_and_waves(void **state)
+{
+    (void)state;
+    struct dpt_machines machines = {.shape = {64, 8}, .flops = 1e15, .mfu = 0.5};
+    struct dpt_fit_model other = model;
+    struct dpt_estimate e;
+    struct dpt_err err;
+    assert_int_equal(dpt_estimate(&machines, &other, 1e9, &e, &err), DPT_OK);
+    assert_near(e.tokens_per_s, 666000.666);
+    assert_int_equal(e.waves, 1);
+    other.slots = 32;
+    machines.shape = (struct dpt_world_shape){3, 8};
+    assert_int_equal(dpt_estimate(&machines, &other, 1e9, &e, &err), DPT_OK);
+    assert_near(e.tokens_per_s, 2 * 666000.666);
+    assert_int_equal(e.waves, 2);
+}
+
+/* 1e9 trained and 3e9 frozen parameters: 6e9 + 12e9 + 6e6 FLOPs a token. */
+static void test_frozen_parameters_take_time(void **state)
+{
+    (void)state;
+    const struct dpt_machines machines = {.shape = {1, 8}, .flops = 1e15, .mfu = 0.5};
+    struct dpt_fit_model other = model;
+    struct dpt_estimate e;
+    struct dpt_err err;
+    other.frozen_parameters = 3e9;
+    assert_int_equal(dpt_estimate(&machines, &other, 1e9, &e, &err), DPT_OK);
+    assert_near(e.flops_per_token, 18.006e9);
+    assert_near(e.tokens_per_s, 4e15 / 18.006e9);
+}
+
+static void test_one_machine_has_no_copies(void **state)
+{
+    (void)state;
+    const struct dpt_machines machines = {
+        .shape = {1, 8}, .tokens_per_s = 100e3, .mtbf_h = 100, .save_s = 60};
+    struct dpt_estimate e;
+    struct dpt_err err;
+    assert_int_equal(dpt_estimate(&machines, &model, 0, &e, &err), DPT_OK);
+    assert_true(e.has_failures && !e.has_copies);
+    assert_true(e.copies.goodput == 0 && e.reload.goodput > 0);
 }
 
 static void test_failures_by_hand(void **state)
@@ -90,6 +137,7 @@ static void test_options_that_do_not_fit(void **state)
         {{.mtbf_h = 1, .tokens_per_s = 1, .save_s = 1, .save_rate = 1}, "one of --checkpoint-s"},
         {{.save_s = 1}, "need --mtbf-h"},
         {{.recovery_s = 1}, "need --mtbf-h"},
+        {{.memory = 1}, "--tokens needs"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_machines machines = cases[i].machines;
@@ -121,8 +169,13 @@ static void test_what_is_missing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_time_by_hand),     cmocka_unit_test(test_time_of_flops),
-        cmocka_unit_test(test_failures_by_hand), cmocka_unit_test(test_options_that_do_not_fit),
+        cmocka_unit_test(test_time_by_hand),
+        cmocka_unit_test(test_time_of_flops),
+        cmocka_unit_test(test_spares_and_waves),
+        cmocka_unit_test(test_frozen_parameters_take_time),
+        cmocka_unit_test(test_failures_by_hand),
+        cmocka_unit_test(test_one_machine_has_no_copies),
+        cmocka_unit_test(test_options_that_do_not_fit),
         cmocka_unit_test(test_what_is_missing),
     };
     return cmocka_run_group_tests_name("estimate", tests, NULL, NULL);

@@ -94,8 +94,12 @@ static void test_days_and_dollars(void **state)
     assert_true(fabs(dpt_duration_days(2e12, 100e3) - 231.4814814815) < 1e-9);
     assert_true(dpt_duration_price(10, 4, 2.5) == 2400);
     /* 6 * 1e9 + 6 * 10 * 1000 * 100 = 6.006e9; 8 devices of 1e15 at one half. */
-    assert_true(dpt_duration_flops(1e9, 10, 1000, 100) == 6.006e9);
+    struct dpt_duration_model model = {
+        .trained = 1e9, .layers = 10, .channels = 1000, .seq_len = 100};
+    assert_true(dpt_duration_flops(&model) == 6.006e9);
     assert_true(fabs(dpt_duration_rate(1e15, 0.5, 8, 6.006e9) - 666000.666) < 1e-3);
+    model.frozen = 1e9; /* no gradients of weights: 4e9 more */
+    assert_true(dpt_duration_flops(&model) == 10.006e9);
 }
 
 int main(void)
