@@ -33,8 +33,14 @@ static const char *name_model(const struct dpt_source_args *args, char text[WHAT
     if (args->config || args->model)
         return args->config ? args->config : args->model;
     (void)snprintf(text, WHAT_BYTES, "a Llama");
-    if (args->params > 0)
-        (void)snprintf(text, WHAT_BYTES, "a Llama for %.4g parameters", args->params);
+    if (args->params > 0) {
+        static const char *const units[] = {"", "K", "M", "B", "T"};
+        double number = args->params;
+        size_t unit = 0;
+        for (; number >= 1000 && unit + 1 < sizeof units / sizeof *units; unit++)
+            number /= 1000;
+        (void)snprintf(text, WHAT_BYTES, "a Llama of %.4g%s parameters", number, units[unit]);
+    }
     return text;
 }
 
@@ -51,6 +57,7 @@ static enum dpt_status make_plan(const struct dpt_plan_args *args, const struct 
                                       .shape = plan->machines.shape,
                                       .parameters = plan->parameters,
                                       .memory = plan->machines.memory};
+    plan->strategy_unlisted = source->text && !dpt_plan_strategy_is_listed(&source->written);
     for (int i = 0; i < DPT_PLAN_STRATEGIES; i++)
         if (args->listed[i])
             DPT_TRY(
@@ -80,11 +87,25 @@ static enum dpt_status write_plan(const struct dpt_plan *plan, const char *json,
     return status;
 }
 
+/* The JSON has the path of the config. */
+static enum dpt_status check_name(const struct dpt_plan_args *args, struct dpt_err *err)
+{
+    if (!args->json || !args->source.config)
+        return DPT_OK;
+    json_t *text = json_string(args->source.config);
+    if (!text)
+        return dpt_fail(err, DPT_EINVAL, "--config '%.200s': not UTF-8, which --json needs",
+                        args->source.config);
+    json_decref(text);
+    return DPT_OK;
+}
+
 static enum dpt_status run_plan(const struct dpt_plan_args *args, struct dpt_err *err)
 {
     static struct dpt_source source;
     static struct dpt_plan plan;
     char what[WHAT_BYTES];
+    DPT_TRY(check_name(args, err));
     DPT_TRY(dpt_source_open(&args->source, &source, err));
     plan.what = name_model(&args->source, what);
     enum dpt_status status = make_plan(args, &source, &plan, err);

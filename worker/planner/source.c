@@ -91,6 +91,37 @@ static enum dpt_status source_build(struct dpt_source *s, struct dpt_err *err)
     return DPT_OK;
 }
 
+/* Whether a --set gives this key. */
+static bool is_set(const struct dpt_source_args *a, const char *key)
+{
+    const size_t bytes = strlen(key);
+    for (size_t i = 0; i < a->n_sets; i++)
+        if (strncmp(a->sets[i], key, bytes) == 0 && a->sets[i][bytes] == '=')
+            return true;
+    return false;
+}
+
+/* Refuses keys whose values options and rows of the plan replace. */
+static enum dpt_status check_sets(const struct dpt_source_args *a, struct dpt_err *err)
+{
+    static const struct {
+        const char *key, *instead;
+    } replaced[] = {
+        {"cluster", "--set for single keys"},    {"cluster.nnodes", "--machines"},
+        {"cluster.gpus_per_node", "--ranks"},    {"strategy", "--set for single keys"},
+        {"strategy.name", "--strategies"},       {"strategy.sharding", "--strategies"},
+        {"strategy.redundancy", "--strategies"},
+    };
+    for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++)
+        if (is_set(a, replaced[i].key))
+            return dpt_fail(err, DPT_EINVAL, "--set %s: the plan chooses the value; give %s",
+                            replaced[i].key, replaced[i].instead);
+    if (!a->config && is_set(a, "train.steps"))
+        return dpt_fail(err, DPT_EINVAL,
+                        "--set train.steps needs --config; give the length of the run as --tokens");
+    return DPT_OK;
+}
+
 static enum dpt_status check_args(const struct dpt_source_args *a, struct dpt_err *err)
 {
     const int n = (a->config != NULL) + (a->model != NULL) + (a->params > 0 || a->layers > 0);
@@ -104,7 +135,11 @@ static enum dpt_status check_args(const struct dpt_source_args *a, struct dpt_er
     if (n > 1)
         return dpt_fail(err, DPT_EINVAL,
                         "two models are given: expected one of --config, --model and --params");
-    return DPT_OK;
+    if (a->model && strstr(a->model, "resnet"))
+        return dpt_fail(err, DPT_EINVAL,
+                        "--model %.40s: a model of images depends on its data; give --config",
+                        a->model);
+    return check_sets(a, err);
 }
 
 /* The overrides of all worlds: those of the source, then --set. Returns their number. */
@@ -139,7 +174,16 @@ static enum dpt_status source_read(struct dpt_source *s, struct dpt_err *err)
         DPT_TRY(source_build(s, err));
     const struct dpt_config_input input = input_of(s, sets, collect_sets(s, sets));
     DPT_TRY(dpt_config_parse(&input, &s->written, err));
-    s->batch_by_world = s->written.train.global_batch == BATCH_NOT_GIVEN;
+    s->batch_by_world = !s->text && s->written.train.global_batch == BATCH_NOT_GIVEN;
+    if (s->batch_by_world && is_set(s->args, "train.lanes"))
+        return dpt_fail(err, DPT_EINVAL,
+                        "--set train.lanes needs --set train.global_batch, without which each rank "
+                        "has one lane");
+    if (s->written.strategy.offload == DPT_OFFLOAD_OPTIMIZER)
+        return dpt_fail(
+            err, DPT_ECONFIG,
+            "strategy.offload optimizer has no plan, because the memory of a GPU has no "
+            "formula; plan with --set strategy.offload=none");
     if (s->written.model.init_from[0])
         DPT_TRY(dpt_wrap(err, dpt_published_sizes(s->written.model.init_from, &s->sizes, err),
                          "model.init_from"));
@@ -177,11 +221,15 @@ enum dpt_status dpt_source_load(const struct dpt_source *source,
     (void)snprintf(nnodes, sizeof nnodes, "cluster.nnodes=%d", shape.machines);
     (void)snprintf(batch, sizeof batch, "train.global_batch=%d",
                    ranks * source->written.train.micro_batch);
-    (void)snprintf(lanes, sizeof lanes, "train.lanes=%d", ranks);
+    if (source->written.train.reduction == DPT_REDUCTION_FAST)
+        (void)snprintf(lanes, sizeof lanes, "train.lanes=auto"); /* a lane a rank by itself */
+    else
+        (void)snprintf(lanes, sizeof lanes, "train.lanes=%d", ranks);
     sets[n++] = name;
     sets[n++] = sharding;
     sets[n++] = strategy->shadow ? "strategy.redundancy=shadow" : "strategy.redundancy=none";
     sets[n++] = nnodes;
+    sets[n++] = "cluster.gpus_per_node=auto"; /* the shape has the ranks of a machine */
     if (source->batch_by_world) {
         sets[n++] = batch;
         sets[n++] = lanes;
@@ -189,7 +237,6 @@ enum dpt_status dpt_source_load(const struct dpt_source *source,
     if (source->written.cluster.device == DPT_DEVICE_CUDA) {
         sets[n++] = "cluster.device=cpu";
         sets[n++] = "cluster.pack_weights=off";
-        sets[n++] = "strategy.offload=none";
         if (source->written.train.precision == DPT_PRECISION_TF32)
             sets[n++] = "train.precision=fp32";
     }

@@ -10,7 +10,7 @@ enum { DPT_SOURCE_SETS_MAX = 32, DPT_SOURCE_BUILT_MAX = 20, DPT_SOURCE_TEXT_BYTE
 /* What the command line gives; 0 or NULL: not given. One of config, model, params and layers is. */
 struct dpt_source_args {
     const char *config; /* a YAML file */
-    const char *model;  /* a well-known model, or a preset of model.preset */
+    const char *model;  /* a well-known model, or a preset of a language model */
     double params;
     int64_t layers, width;                 /* both or none */
     const char *sets[DPT_SOURCE_SETS_MAX]; /* KEY=VALUE */
@@ -29,7 +29,8 @@ struct dpt_source {
     bool batch_by_world;
 };
 
-/* Reads the file and the sizes of model.init_from. DPT_EINVAL: the arguments do not fit together.
+/* Reads the file and the sizes of model.init_from. DPT_EINVAL: the arguments do not fit together,
+ * or a --set gives what an option or a row gives. DPT_ECONFIG: also strategy.offload optimizer.
  * DPT_ECONFIG, DPT_ENOENT, DPT_EIO. On failure there is nothing to close. */
 DPT_MUST_USE enum dpt_status dpt_source_open(const struct dpt_source_args *args,
                                              struct dpt_source *ret, struct dpt_err *err);

@@ -24,9 +24,20 @@ const struct dpt_plan_strategy dpt_plan_strategies[DPT_PLAN_STRATEGIES] = {
 bool dpt_plan_strategy_is_of(const struct dpt_plan_strategy *strategy,
                              const struct dpt_config *config)
 {
-    return strcmp(strategy->name, config->strategy.name) == 0 &&
-           strategy->sharding == config->strategy.sharding &&
+    const bool fsdp = strcmp(config->strategy.name, "fsdp") == 0;
+    enum dpt_sharding sharding = config->strategy.sharding;
+    if (fsdp && sharding == DPT_SHARDING_NULL)
+        sharding = DPT_SHARDING_FULL_SHARD; /* the default */
+    return strcmp(strategy->name, config->strategy.name) == 0 && strategy->sharding == sharding &&
            strategy->shadow == (config->strategy.redundancy == DPT_REDUNDANCY_SHADOW);
+}
+
+bool dpt_plan_strategy_is_listed(const struct dpt_config *config)
+{
+    for (int i = 0; i < DPT_PLAN_STRATEGIES; i++)
+        if (dpt_plan_strategy_is_of(&dpt_plan_strategies[i], config))
+            return true;
+    return false;
 }
 
 bool dpt_plan_strategy_has_copies(const struct dpt_config *config, int machines)

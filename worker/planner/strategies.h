@@ -18,9 +18,12 @@ struct dpt_plan_strategy {
 enum { DPT_PLAN_STRATEGIES = 10 };
 extern const struct dpt_plan_strategy dpt_plan_strategies[DPT_PLAN_STRATEGIES];
 
-/* Whether the config has this strategy. */
+/* Whether the config, as written, has this strategy. */
 bool dpt_plan_strategy_is_of(const struct dpt_plan_strategy *strategy,
                              const struct dpt_config *config);
+
+/* Whether the config, as written, has a strategy of the table. */
+bool dpt_plan_strategy_is_listed(const struct dpt_config *config);
 
 /* Whether the state survives the loss of one of `machines` machines in the memory of others. */
 bool dpt_plan_strategy_has_copies(const struct dpt_config *config, int machines);

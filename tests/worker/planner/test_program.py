@@ -2,6 +2,7 @@
 folder of configs."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -72,6 +73,65 @@ alone = rows(plan("--config", str(CONFIGS / "gpt2-124m.yaml"), "--machines", "1"
 assert "nnodes" in alone["hybrid_shard"]["refused"] and alone["ddp"]["refused"] is None
 assert alone["ddp"]["own"] and not alone["zero1"]["own"]
 
+# The config's own strategy: fsdp alone is full_shard; a strategy without a row is named.
+GPT2 = ["--config", str(CONFIGS / "gpt2-124m.yaml")]
+with tempfile.TemporaryDirectory() as folder:
+    own = Path(folder) / "own.yaml"
+    for section, starred in (("{name: fsdp}", "full_shard"), ("{name: zero1, redundancy: shadow}", None),
+                             ("{name: simple}", None)):
+        text = re.sub(r"^strategy:\n(  .*\n)+", f"strategy: {section}\n", (CONFIGS / "gpt2-124m.yaml").read_text(),
+                      flags=re.M)
+        own.write_text(text)
+        stars = [row["strategy"] for row in plan("--config", str(own))["strategies"] if row["own"]]
+        assert stars == ([starred] if starred else []), (section, stars)
+        assert ("strategy is none of these" in page("--config", str(own))) == (starred is None), section
+    # The ranks of the command line replace those of the config, also in larger worlds.
+    own.write_text((CONFIGS / "gpt2-124m.yaml").read_text().replace("cluster:\n", "cluster:\n  gpus_per_node: 64\n"))
+    assert rows(plan("--config", str(own), "--machines", "64", "--ranks", "1"))["ddp"]["ranks"] == 8
+    # Offload to the host has no plan.
+    own.write_text((CONFIGS / "gpt2-124m.yaml").read_text().replace("  overlap:", "  offload: optimizer\n  overlap:")
+                   .replace("cluster:\n", "cluster:\n  device: cuda\n"))
+    done = run("--config", str(own))
+    assert done.returncode == 2 and "strategy.offload=none" in done.stderr, done
+    page("--config", str(own), "--set", "strategy.offload=none")
+    latin = os.fsencode(folder) + b"/\xe9.yaml"
+    Path(os.fsdecode(latin)).write_text((CONFIGS / "gpt2-124m.yaml").read_text())
+    done = subprocess.run([PLAN, "--config", latin, "--json", "-"], capture_output=True, timeout=60)
+    assert done.returncode == 2 and b"not UTF-8" in done.stderr, done
+    assert subprocess.run([PLAN, "--config", latin], stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+
+# Spares do not compute: 8 slots are 8 ranks of 512. 16 lanes are 16 of 32 ranks with 32 slots.
+flops = ["--flops", "100T", "--machines"]
+few, many = (plan(*GPT2, *flops, machines, "--ranks", ranks)["time"] for machines, ranks in (("1", "8"), ("64", "8")))
+assert few["tokens_per_s"] == many["tokens_per_s"] and abs(many["tokens_per_s"] - 398376) < 1, many
+lanes = [*GPT2, "--set", "train.global_batch=128", *flops, "4", "--ranks", "8", "--strategies", "ddp,zero2"]
+assert [row["waves"] for row in plan(*lanes)["strategies"]] == [2, 1] and plan(*lanes)["time"]["waves"] == 1
+assert "ddp: 16 ranks train, in 2 waves a step" in page(*lanes)
+assert "FLOPs a token, MFU 40 %, 1 wave a step" in page(*lanes)
+
+# Several sums of lanes on a rank are sent; inside a machine compression saves nothing.
+assert abs(rows(plan(*GPT2, "--machines", "3"))["ddp"]["sent_bytes"] / GB - 0.9955) < 1e-3
+inside = plan(*GPT2, "--machines", "1", "--ranks", "4", "--set", "strategy.compression=bf16")
+assert abs(rows(inside)["ddp"]["sent_bytes"] / GB - 0.7467) < 1e-3
+
+# Adapters: 6 FLOPs for each of their parameters, 4 for each of the frozen base's, and attention.
+with tempfile.TemporaryDirectory() as folder:
+    base = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32, "vocab_size": 256}
+    (Path(folder) / "config.json").write_text(json.dumps(base))
+    adapters = Path(folder) / "adapters.yaml"
+    adapters.write_text(f"model: {{name: gpt2, init_from: {folder}}}\n"
+                        "train: {steps: 10, global_batch: 8, micro_batch: 1, seq_len: 32}\n"
+                        "optimizer: {warmup_steps: 0}\n")
+    tuned = ["--config", str(adapters), "--flops", "100T", "--strategies", "ddp", "--set"]
+    whole, lora = (plan(*tuned, f"train.lora.rank={rank}") for rank in (0, 8))
+    attention = 6 * 2 * 64 * 32
+    assert whole["time"]["flops_per_token"] == 6 * whole["parameters"] + attention, whole
+    assert lora["time"]["flops_per_token"] == 6 * lora["parameters"] + 4 * whole["parameters"] + attention, lora
+
+# train.reduction fast has a lane a rank.
+fast = rows(plan("--params", "1B", "--ranks", "8", "--set", "train.reduction=fast"))
+assert fast["ddp"]["refused"] is None and fast["ddp"]["ranks"] == 8, fast["ddp"]
+
 # A config: its batch, its steps, its world; more ranks than it has slots are spares.
 config = plan("--config", str(CONFIGS / "gpt2-124m.yaml"), "--ranks", "2", "--tokens-per-s", "1000")
 assert config["parameters"] == 124439808 and config["tokens_per_step"] == 32 * 1024
@@ -93,6 +153,13 @@ assert abs(failures["young_s"] - (2 * 60 * failures["mtbf_s"]) ** 0.5) < 1e-6
 goodput = [failures[key]["goodput"] for key in ("restart", "dpt_checkpoint", "dpt_memory")]
 assert goodput == sorted(goodput) and 0.9 < goodput[0] < goodput[2] < 1, goodput
 text = page(*failing)
+alone = [*failing, "--machines", "1", "--mtbf-h", "0.4", "--strategies", "full_shard"]
+assert plan(*alone)["failures"]["dpt_memory"] is None and plan(*alone)["strategies"][0]["lost_state_from"] is None
+assert "other machines' memory" in text and "other machines' memory" not in page(*alone)
+assert "failures 0.4 hours of a machine, 0.4 hours of all" in page(*alone)
+busy = plan(*failing)["strategies"][0]
+assert busy["link_s"] == busy["crossing_bytes"] / GB and busy["link_limits"]
+assert busy["batch_bytes"] == sum(busy["tags"][tag] for tag in ("activations", "scratch", "workspace", "data"))
 assert "Young 1974" in text and "Daly 2006" in text and "! memory" in text, text
 
 with tempfile.TemporaryDirectory() as folder:
@@ -131,6 +198,14 @@ with tempfile.TemporaryDirectory() as folder:
             ([*ok, "--mfu", "0.4"], "--flops"),
             ([*ok, "--tokens-per-s", "1K"], "--tokens is missing"),
             ([*ok, "--price", "3"], "--price needs"),
+            ([*ok, "--tokens", "1B"], "--tokens needs"),
+            (["--model", "resnet18"], "give --config"),
+            ([*GPT2, "--set", "cluster.nnodes=4"], "give --machines"),
+            ([*GPT2, "--set", "cluster.gpus_per_node=4"], "give --ranks"),
+            ([*GPT2, "--set", "strategy.name=zero2"], "give --strategies"),
+            ([*GPT2, "--set", "strategy={name: zero2}"], "single keys"),
+            ([*ok, "--set", "train.steps=5"], "--tokens"),
+            ([*ok, "--set", "train.lanes=5"], "train.global_batch"),
             ([*ok, "--mtbf-h", "3"], "--mtbf-h needs"),
             ([*ok, "--checkpoint-s", "3"], "--mtbf-h"),
             ([*ok, "--flops", "1T", "--tokens-per-s", "1"], "got both"),
