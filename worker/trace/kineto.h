@@ -1,0 +1,51 @@
+/* The events of a window in the form of PyTorch's profiler (Kineto), which Perfetto, TensorBoard
+ * and Holistic Trace Analysis read. Pure: the text goes to a function of the caller.
+ *
+ * Tools expect a GPU. A rank that computes on the CPU has this form:
+ *   - An op of the main thread is three events of the same time: a cpu_op on the thread, its launch
+ *     (cuda_runtime), and a kernel on stream 7.
+ *   - An op of the communication thread is a cpu_op: it is a part of a collective.
+ *   - A collective is a launch on its thread and a kernel of NCCL's name on a stream from 20 on.
+ *     Collectives that are under way at the same time are on different streams. The kernel's time
+ *     contains the wait for peers that come late, as NCCL's kernels do. */
+#ifndef DPT_WORKER_TRACE_KINETO_H
+#define DPT_WORKER_TRACE_KINETO_H
+
+#include "worker/trace/recorder.h"
+
+enum { DPT_KINETO_COMPUTE_STREAM = 7, DPT_KINETO_COMM_STREAM = 20 };
+
+struct dpt_kineto_track {
+    const char *name; /* of the thread */
+    struct dpt_trace_events events;
+};
+
+/* Texts have no quotes and backslashes. */
+struct dpt_kineto_trace {
+    const char *strategy;
+    int rank, world_size;
+    int64_t process; /* the system's number of the process */
+    uint64_t generation;
+    int64_t window;
+    /* The time that `ts` 0 stands for, since 1970; and that time on the clock of the events. */
+    int64_t base_ns, base_event_ns;
+    const struct dpt_kineto_track *tracks; /* [DPT_TRACE_TRACKS] */
+};
+
+/* Takes the next bytes of the text. */
+struct dpt_kineto_sink {
+    enum dpt_status (*write)(void *ctx, const char *text, size_t bytes, struct dpt_err *err);
+    void *ctx;
+};
+
+/* DPT_ENOMEM, or an error of the sink, after which it is not called again. */
+DPT_MUST_USE enum dpt_status dpt_kineto_print(const struct dpt_kineto_trace *trace,
+                                              const struct dpt_kineto_sink *sink,
+                                              struct dpt_err *err);
+
+/* The times of a trace: all traces have a base that is a multiple of 90 days, as Kineto's do, so
+ * that `ts` of ranks of one run can be compared as well as the clocks of their hosts. wall_ns and
+ * event_ns: one moment on both clocks. */
+void dpt_kineto_set_base(struct dpt_kineto_trace *trace, int64_t wall_ns, int64_t event_ns);
+
+#endif
