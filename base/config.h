@@ -252,6 +252,12 @@ struct dpt_config_log {
     double wait_s;
 };
 
+struct dpt_config_trace {
+    char dir[DPT_CONFIG_PATH_BYTES]; /* "" = nothing is traced */
+    int64_t wait, warmup, active, repeat;
+    struct dpt_config_steps ranks; /* n 0 = all */
+};
+
 /* A plain value. dpt_config_load writes it; afterwards it is read-only. */
 struct dpt_config {
     char run[DPT_CONFIG_NAME_BYTES];
@@ -264,6 +270,7 @@ struct dpt_config {
     struct dpt_config_strategy strategy;
     struct dpt_config_checkpoint checkpoint;
     struct dpt_config_log log;
+    struct dpt_config_trace trace;
 };
 
 /* Fills `ret` with the defaults of the table. */
@@ -351,6 +358,10 @@ bool dpt_config_ends_epoch(const struct dpt_config *config, int64_t step);
 
 /* The most slots of a step. A message of the commit has a loss for each slot. */
 enum { DPT_CONFIG_SLOTS_MAX = 4096 };
+
+/* The word for the strategy in names of folders: strategy.sharding of fsdp, else strategy.name.
+ * Static, or of the config. */
+const char *dpt_config_strategy_word(const struct dpt_config *config);
 
 /* Derived numbers, defined only here. Slots: G = global_batch / micro_batch. Lanes: train.lanes,
  * with auto replaced. */

@@ -10,6 +10,13 @@ static bool has_one_place(const struct dpt_config *c)
            c->strategy.gathered_units_max == 1;
 }
 
+const char *dpt_config_strategy_word(const struct dpt_config *config)
+{
+    return config->strategy.sharding == DPT_SHARDING_NULL
+               ? config->strategy.name
+               : dpt_config_key_choice(dpt_config_key("strategy.sharding"), config)->name;
+}
+
 void dpt_config_resolve_strategy(struct dpt_config_load *load)
 {
     struct dpt_config *c = &load->config;

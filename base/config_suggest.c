@@ -89,15 +89,17 @@ static void consider_name(const char *path, const char *known, bool same, size_t
     size_t n = strlen(path), known_n = strlen(known);
     if (!same && (n > known_n ? n - known_n : known_n - n) > *least)
         return;
-    size_t distance = same ? 0 : dpt_config_edit_distance(path, known);
+    /* The same name in another section is as near as one edit in the same section. */
+    size_t distance = same ? 1 : dpt_config_edit_distance(path, known);
     if (distance < *least || (distance == *least && !best[0])) {
         *least = distance;
         (void)snprintf(best, DPT_YAML_PATH_BYTES, "%s", known);
     }
 }
 
-/* Writes "; did you mean 'train.steps'?" with a key of the same name in another section, else with
- * the nearest path or section. If no name is near, lists the names that exist. */
+/* Writes "; did you mean 'train.steps'?" with a path that is one edit away, else with a key of the
+ * same name in another section, else with the nearest path or section. If no name is near, lists
+ * the names that exist. */
 static void suggest_name(const char *path, char ret_text[SUGGESTION_BYTES])
 {
     char best[DPT_YAML_PATH_BYTES] = "", section[DPT_YAML_PATH_BYTES];

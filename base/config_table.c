@@ -437,6 +437,21 @@ const struct dpt_key dpt_config_keys[] = {
     {KEY(DOUBLE, log.wait_s), NODE, .def = "60", FROM_TO(0, 604800),
      .help = "longest time that a rank which was suspended waits for its agent's permission to "
              "write its account of memory and times; then they are left out"},
+
+    {KEY(TEXT, trace.dir), NODE, .def = "null", .flags = NULLABLE,
+     .help = "folder of traces for Perfetto, TensorBoard and Holistic Trace Analysis "
+             "(docs/tracing.md): profile/STRATEGY/rank_R/worker_R.TIME.pt.trace.json.gz; null: "
+             "nothing is traced"},
+    {KEY(INT64, trace.wait), NODE, .def = "1", FROM_TO(0, 1e12),
+     .help = "steps of the run before a window of traced steps"},
+    {KEY(INT64, trace.warmup), NODE, .def = "1", FROM_TO(0, 1e6),
+     .help = "steps after wait that are recorded and dropped"},
+    {KEY(INT64, trace.active), NODE, .def = "3", FROM_TO(1, 1e6),
+     .help = "steps after warmup that are recorded and written as one file of each rank"},
+    {KEY(INT64, trace.repeat), NODE, .def = "1", FROM_TO(0, 1e12),
+     .help = "windows of wait, warmup and active steps; 0: until the end of the run"},
+    {KEY(STEPS, trace.ranks), NODE, .def = "[]", FROM_TO(0, 1023),
+     .help = "ranks that are traced; []: all"},
 };
 /* clang-format on */
 

@@ -73,7 +73,7 @@ static const struct {
      "fsdp" TRANSLATES},
     {"trainings: {wrap: true}\n",
      "my.yaml:1:1: unknown key 'trainings'; known are: run, seed, cluster, model, data, "
-     "train, optimizer, strategy, checkpoint, log"},
+     "train, optimizer, strategy, checkpoint, log, trace"},
     {"training: {}\n", "my.yaml:1:1: unknown key 'training'; did you mean 'train'?"},
     {"scheduler: cosine\n",
      "my.yaml:1:1: scheduler is another program's word; here: optimizer.schedule: constant, "

@@ -23,7 +23,7 @@ static const struct {
     {"train: {lr: 5}", "c.yaml:1:9: unknown key 'train.lr'; did you mean 'optimizer.lr'?"},
     {"sede: 5", "c.yaml:1:1: unknown key 'sede'; did you mean 'seed'?"},
     {"zzzzzzzz: 5", "c.yaml:1:1: unknown key 'zzzzzzzz'; known are: run, seed, cluster, model, "
-                    "data, train, optimizer, strategy, checkpoint, log"},
+                    "data, train, optimizer, strategy, checkpoint, log, trace"},
     {"log: {qqqqqqqq: 5}",
      "c.yaml:1:7: unknown key 'log.qqqqqqqq'; its section has: dir, tensorboard, op_times, wait_s"},
     {"train: 5", "c.yaml:1:1: train is a section: its keys go inside it"},
