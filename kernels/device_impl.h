@@ -3,7 +3,7 @@
 #ifndef DPT_KERNELS_DEVICE_IMPL_H
 #define DPT_KERNELS_DEVICE_IMPL_H
 
-#include "kernels/device.h"
+#include "kernels/op_times.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -77,6 +77,7 @@ struct dpt_device {
     atomic_size_t bytes;
     struct dpt_account *account; /* NULL: none */
     bool times_ops, tf32;
+    dpt_op_sink op_sink; /* NULL: none */
 };
 
 /* First member of every stream. */

@@ -1,9 +1,8 @@
 /* Timed ops. Each one measures around the untimed op (op_times.h). */
-#include "kernels/op_times.h"
+#include "kernels/device_impl.h"
 
 #include "base/clock.h"
-#include "kernels/device_impl.h"
-#include "kernels/ops.h"
+#include "kernels/op_shapes.h"
 
 #include <stdlib.h>
 
@@ -43,6 +42,12 @@ const char *dpt_op_class_name(enum dpt_op_class class)
 void dpt_device_time_ops(struct dpt_device *dev)
 {
     dev->times_ops = true;
+}
+
+void dpt_device_trace_ops(struct dpt_device *dev, dpt_op_sink sink)
+{
+    dev->op_sink = sink;
+    dpt_device_time_ops(dev);
 }
 
 void dpt_op_times_since(const struct dpt_op_times *a, const struct dpt_op_times *b,
@@ -183,12 +188,40 @@ static void end_op(struct dpt_stream *s)
     timer->ended_ns = now_ns;
 }
 
+static bool passes_ops(const struct dpt_stream *s)
+{
+    return s->device->op_sink && !s->timer->marks && !s->timer->paused;
+}
+
+/* Passes the op that has just ended to the sink. */
+static void pass_op(const struct dpt_stream *s, const char *op, const struct dpt_op_shape *shape)
+{
+    s->device->op_sink(op, shape, s->timer->begun_ns, s->timer->ended_ns);
+}
+
+/* The size of an op without a struct of arguments is the first argument after the stream. */
+#define SIZE_NAME(s, size, ...) #size
+#define SIZE(s, size, ...)      (int64_t)(size)
+
+#define DPT_OP(name, class, type)                                                                  \
+    static void timed_##name(struct dpt_stream *s, const struct type *a)                           \
+    {                                                                                              \
+        begin_op(s, DPT_OP_##class);                                                               \
+        untimed_ops(s)->name(s, a);                                                                \
+        end_op(s);                                                                                 \
+        if (passes_ops(s)) {                                                                       \
+            const struct dpt_op_shape shape = type##_shape(a);                                     \
+            pass_op(s, #name, &shape);                                                             \
+        }                                                                                          \
+    }
 #define DPT_OP_VALUES(name, class, parameters, names)                                              \
     static void timed_##name parameters                                                            \
     {                                                                                              \
         begin_op(s, DPT_OP_##class);                                                               \
         untimed_ops(s)->name names;                                                                \
         end_op(s);                                                                                 \
+        if (passes_ops(s))                                                                         \
+            pass_op(s, #name, &(struct dpt_op_shape){{SIZE_NAME names}, {SIZE names}});            \
     }
 #define DPT_OP_QUERY(name, result, parameters, names)                                              \
     static result timed_##name parameters                                                          \

@@ -49,6 +49,20 @@ struct dpt_op_times {
  * the first dpt_device_ops and before the first stream. */
 void dpt_device_time_ops(struct dpt_device *dev);
 
+/* Sizes of an op's arguments by their names in ops.h, such as n, in and out of a product. */
+enum { DPT_OP_SIZES = 5 };
+struct dpt_op_shape {
+    const char *name[DPT_OP_SIZES]; /* static; NULL: none */
+    int64_t size[DPT_OP_SIZES];
+};
+
+/* Receives each timed op of a device whose ops are done when they return, on the thread that called
+ * the op. `op`: the name in ops.def; static. Times are dpt_now_ns'. */
+typedef void (*dpt_op_sink)(const char *op, const struct dpt_op_shape *shape, int64_t begin_ns,
+                            int64_t end_ns);
+/* As dpt_device_time_ops, and passes each op to `sink`. A device with queues only sums times. */
+void dpt_device_trace_ops(struct dpt_device *dev, dpt_op_sink sink);
+
 /* The times of the stream's ops from its creation to its last dpt_stream_sync. Preparations do not
  * count. All zeros without dpt_device_time_ops. Called by the thread that uses the stream. */
 void dpt_stream_op_times(struct dpt_stream *stream, struct dpt_op_times *ret);

@@ -157,12 +157,62 @@ static void cases_pass(void **state)
     test_stream_close(&t);
 }
 
+/* ---- the sink of a trace ---- */
+
+enum { TRACED_MAX = 8 };
+static struct {
+    const char *op;
+    struct dpt_op_shape shape;
+    int64_t begin_ns, end_ns;
+} traced[TRACED_MAX];
+static int n_traced;
+
+static void note_traced(const char *op, const struct dpt_op_shape *shape, int64_t begin_ns,
+                        int64_t end_ns)
+{
+    assert_true(n_traced < TRACED_MAX);
+    traced[n_traced].shape = *shape;
+    traced[n_traced].op = op;
+    traced[n_traced].begin_ns = begin_ns;
+    traced[n_traced++].end_ns = end_ns;
+}
+
+static void sink_receives_each_op(void **state)
+{
+    (void)state;
+    struct test_stream t = {.errors = 0};
+    struct dpt_err err;
+    float x[16] = {0}, y[4] = {1};
+    assert_int_equal(dpt_device_cpu_create(&t.device, &err), DPT_OK);
+    dpt_device_trace_ops(t.device, note_traced);
+    assert_int_equal(dpt_stream_create(t.device, 1, &t.stream, &err), DPT_OK);
+    t.ops = dpt_device_ops(t.device);
+    const int64_t began_ns = dpt_now_ns();
+    n_traced = 0;
+    t.ops->copy(t.stream, sizeof y, y, x);
+    t.ops->linear_row(t.stream,
+                      &(struct dpt_linear_row){.in = 4, .out = 4, .x = x, .w = x, .y = y});
+    test_stream_check(&t);
+    assert_int_equal(n_traced, 2);
+    assert_string_equal(traced[0].op, "copy");
+    assert_string_equal(traced[0].shape.name[0], "bytes");
+    assert_int_equal(traced[0].shape.size[0], sizeof y);
+    assert_null(traced[0].shape.name[1]);
+    assert_string_equal(traced[1].op, "linear_row");
+    assert_string_equal(traced[1].shape.name[0], "in");
+    assert_string_equal(traced[1].shape.name[1], "out");
+    assert_int_equal(traced[1].shape.size[1], 4);
+    assert_true(began_ns <= traced[0].begin_ns && traced[0].begin_ns <= traced[0].end_ns);
+    assert_true(traced[0].end_ns <= traced[1].begin_ns && traced[1].begin_ns <= traced[1].end_ns);
+    test_stream_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(times_add_up),    cmocka_unit_test(preparing_does_not_count),
         cmocka_unit_test(more_than_marks), cmocka_unit_test(every_op_is_timed),
-        cmocka_unit_test(cases_pass),
+        cmocka_unit_test(cases_pass),      cmocka_unit_test(sink_receives_each_op),
     };
     return cmocka_run_group_tests_name("times of ops", tests, NULL, NULL);
 }
