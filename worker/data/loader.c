@@ -13,6 +13,7 @@
 #include "worker/data/data.h"
 
 #include "worker/plan/sampler.h"
+#include "worker/trace/recorder.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -37,6 +38,7 @@ struct dpt_loader {
     int64_t global_batch, epoch_steps;
     int slots, micro_batch;
     void *memory;
+    struct dpt_trace_recorder *recorder; /* borrowed; NULL: nothing is traced */
 
     pthread_t thread;
     pthread_mutex_t mutex;
@@ -97,6 +99,7 @@ static void *read_ahead(void *ctx)
 {
     struct dpt_loader *loader = ctx;
     struct dpt_err err;
+    dpt_trace_attach(loader->recorder, DPT_TRACE_DATA);
     (void)pthread_mutex_lock(&loader->mutex);
     while (!loader->stop) {
         if (loader->first_slot >= loader->end_slot || loader->failed || !has_room(loader)) {
@@ -108,7 +111,12 @@ static void *read_ahead(void *ctx)
             &loader->ring[(loader->head + loader->n_held + loader->n_ready) % DPT_BATCHES_AHEAD];
         buffer->at = loader->next;
         (void)pthread_mutex_unlock(&loader->mutex);
+        const int64_t began_ns = dpt_trace_begin();
         enum dpt_status status = read_batch(loader, buffer, &err);
+        dpt_trace_end(began_ns,
+                      &(struct dpt_trace_span){.name = "read micro-batch",
+                                               .key = {"step", "slot"},
+                                               .value = {buffer->at.step + 1, buffer->at.slot}});
         (void)pthread_mutex_lock(&loader->mutex);
         finish_read(loader, serial, status, &err);
     }
@@ -158,6 +166,7 @@ enum dpt_status dpt_loader_create(const struct dpt_config *config, const struct 
     loader->epoch_steps = epoch_steps;
     loader->micro_batch = config->train.micro_batch;
     loader->memory = memory;
+    loader->recorder = dpt_trace_recorder_here();
     for (size_t i = 0; i < DPT_BATCHES_AHEAD; i++)
         loader->ring[i].batch =
             dpt_batch_at(form, config->train.micro_batch, (char *)memory + i * bytes);
