@@ -8,6 +8,30 @@ static const struct dpt_task_handler *const handlers[DPT_TASK_COUNT] = {
     [DPT_TASK_SHARE] = &strategy_share,
     [DPT_TASK_COPY] = &strategy_copy};
 
+/* The name of a dtype in PyTorch's traces. */
+static const char *dtype_name(enum dpt_dtype dtype)
+{
+    static const char *const names[DPT_DTYPE_COUNT] = {
+        [DPT_F32] = "Float", [DPT_BF16] = "BFloat16", [DPT_F16] = "Half"};
+    return names[dtype];
+}
+
+/* The labels of tasks in traces. Gradients that are narrower between hosts than within one are
+ * counted in bytes. */
+static void label_tasks(const struct dpt_strategy *s, struct dpt_task_label label[DPT_TASK_COUNT])
+{
+    const bool narrow = s->wire != DPT_F32;
+    const char *gradient = narrow ? "Byte" : dtype_name(DPT_F32);
+    const size_t width = narrow ? 1 : sizeof(float);
+    label[DPT_TASK_GATHER] =
+        (struct dpt_task_label){DPT_TRACE_ALL_GATHER, dtype_name(s->dtype), s->width};
+    label[DPT_TASK_SCATTER] = (struct dpt_task_label){DPT_TRACE_REDUCE_SCATTER, gradient, width};
+    label[DPT_TASK_CROSS] = label[DPT_TASK_SCATTER];
+    label[DPT_TASK_SHARE] = (struct dpt_task_label){DPT_TRACE_ALL_GATHER, gradient, width};
+    label[DPT_TASK_COPY] =
+        (struct dpt_task_label){DPT_TRACE_SEND_RECV, dtype_name(DPT_F32), sizeof(float)};
+}
+
 static enum dpt_status make_runner(struct dpt_strategy *s, struct dpt_err *err)
 {
     const int world_size = s->part.world->size, others = world_size - 1,
@@ -16,7 +40,7 @@ static enum dpt_status make_runner(struct dpt_strategy *s, struct dpt_err *err)
         s->list.n_tasks > s->eval_list.n_tasks ? s->list.n_tasks : s->eval_list.n_tasks;
     /* Where nodes add their own lanes, GATHER and SCATTER stay within a node's group. */
     const int group = s->traits.by_node && world_size > 1 ? STRATEGY_NODE_GROUP : 0;
-    const struct dpt_task_runner_spec spec = {
+    struct dpt_task_runner_spec spec = {
         .thread = s->env.comm_thread,
         .world_size = world_size,
         .xfers_max = most == 0           ? 0
@@ -32,6 +56,7 @@ static enum dpt_status make_runner(struct dpt_strategy *s, struct dpt_err *err)
         .ctx = s,
         .then = s->lanes.reducer ? dpt_reducer_job : NULL,
         .then_ctx = s->lanes.reducer};
+    label_tasks(s, spec.label);
     return dpt_task_runner_create(&spec, most, &s->runner, err);
 }
 

@@ -6,6 +6,7 @@
 #include "worker/strategy/reduce/tree_sum.h"
 #include "worker/strategy/reduce/wire.h"
 #include "worker/strategy/transport/rank_transfers.h"
+#include "worker/trace/span.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -245,10 +246,14 @@ static enum dpt_status finish_stage(struct host_reducer *r, struct dpt_comm *com
                                     enum dpt_stage s, struct dpt_err *err)
 {
     struct dpt_comm_op **op = &r->run[c % RUNS].op[s];
+    const int64_t began_ns = *op ? dpt_trace_begin() : 0;
     enum dpt_status status;
     do
         status = *op ? dpt_comm_poll_received(comm, *op, -1, err) : DPT_OK;
     while (status == DPT_INPROGRESS);
+    /* Ranks of one host lend their memory: the sum below moves the bytes, and this only waits. */
+    dpt_trace_end_named(began_ns,
+                        s == DPT_STAGE_LOCAL ? "wait for peers" : "receive from other hosts");
     if (status == DPT_OK && *op)
         status = dpt_comm_write_begin(comm, *op, err);
     DPT_TRY(status);
@@ -316,16 +321,47 @@ static enum dpt_status post_gather(struct host_reducer *r, struct dpt_comm *comm
     return post_stage(r, comm, c, DPT_STAGE_GATHER, err);
 }
 
+/* Traces the work on chunks up to `last`, which is the last chunk of its bucket in this run. */
+static void trace_bucket(const struct host_reducer *r, int64_t began_ns, int last)
+{
+    const int bucket = r->chunks[last].bucket;
+    const int64_t ranks = r->base.of.world->size,
+                  numel = r->base.of.buckets[bucket].end - r->base.of.buckets[bucket].first;
+    dpt_trace_end(
+        began_ns,
+        &(struct dpt_trace_span){
+            .kind = DPT_TRACE_COLLECTIVE,
+            .collective = r->base.of.shards ? DPT_TRACE_REDUCE_SCATTER : DPT_TRACE_ALL_REDUCE,
+            .dtype = "Float",
+            .key = {DPT_TRACE_COLLECTIVE_KEYS, "bucket"},
+            .value = {numel, r->base.of.shards ? numel / ranks : numel, ranks, bucket}});
+}
+
+/* Waits until the bucket of chunk `c` is complete. A bucket is traced from here until the wait for
+ * the next one, so that waits for the own computation count for none. */
+static enum dpt_status enter_bucket(struct host_reducer *r, struct dpt_comm *comm, int first, int c,
+                                    int64_t *began_ns, struct dpt_err *err)
+{
+    if (c > first && r->chunks[c].bucket == r->chunks[c - 1].bucket)
+        return DPT_OK;
+    if (c > first)
+        trace_bucket(r, *began_ns, c - 1);
+    DPT_TRY(await_ready(r, comm, r->chunks[c].bucket, err));
+    *began_ns = dpt_trace_begin();
+    return DPT_OK;
+}
+
 /* Reduces chunks [first, end), each when its bucket is complete. */
 static enum dpt_status run_chunks(struct host_reducer *r, struct dpt_comm *comm, int first, int end,
                                   struct dpt_err *err)
 {
     const bool cross = r->transfers.cross;
     const int gather_lag = cross ? LAG_MAX : 0;
+    int64_t began_ns = 0;
     for (int turn = first; turn < end + LAG_MAX; turn++) {
         const int gather = turn - gather_lag;
         if (turn < end) {
-            DPT_TRY(await_ready(r, comm, r->chunks[turn].bucket, err));
+            DPT_TRY(enter_bucket(r, comm, first, turn, &began_ns, err));
             DPT_TRY(post_stage(r, comm, turn, DPT_STAGE_LOCAL, err));
         }
         if (!cross && gather < end)
@@ -342,6 +378,8 @@ static enum dpt_status run_chunks(struct host_reducer *r, struct dpt_comm *comm,
     }
     for (int c = end - first > GATHERS_MAX ? end - GATHERS_MAX : first; c < end; c++)
         DPT_TRY(end_gather(r, comm, c, err));
+    if (end > first)
+        trace_bucket(r, began_ns, end - 1);
     return DPT_OK;
 }
 

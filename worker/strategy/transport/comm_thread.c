@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "worker/comm/nccl_comm.h"
+#include "worker/trace/recorder.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -15,6 +16,7 @@
 
 struct dpt_comm_thread {
     pthread_t thread;
+    struct dpt_trace_recorder *recorder; /* borrowed; NULL: nothing is traced */
     struct dpt_comm_listener *listener;
     int abort_fd; /* eventfd, readable from an abort until the next arm; ends creation */
 
@@ -66,6 +68,7 @@ static void count_bytes(struct dpt_comm_thread *t)
 static void *comm_thread_main(void *arg)
 {
     struct dpt_comm_thread *t = arg;
+    dpt_trace_attach(t->recorder, DPT_TRACE_COMM);
     (void)pthread_mutex_lock(&t->mutex);
     for (;;) {
         while (!t->job && !t->stop)
@@ -106,6 +109,7 @@ enum dpt_status dpt_comm_thread_create(struct dpt_comm_listener *listener,
     if (!t)
         return dpt_fail_nomem(err, "communication thread");
     t->listener = listener;
+    t->recorder = dpt_trace_recorder_here();
     t->suspect = -1;
     t->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (t->abort_fd < 0) {
@@ -302,7 +306,7 @@ enum dpt_status dpt_comm_thread_wait(struct dpt_comm_thread *t, struct dpt_err *
     t->awaited = true;
     if (t->comm)
         dpt_comm_allow_spin(t->comm, true);
-    const int64_t from = dpt_now_ns();
+    const int64_t from = dpt_now_ns(), began_ns = dpt_trace_begin();
     while (!t->done)
         (void)pthread_cond_wait(&t->cond, &t->mutex);
     t->account.waited_ns += dpt_now_ns() - from;
@@ -313,6 +317,7 @@ enum dpt_status dpt_comm_thread_wait(struct dpt_comm_thread *t, struct dpt_err *
     if (status != DPT_OK && err)
         *err = t->err;
     (void)pthread_mutex_unlock(&t->mutex);
+    dpt_trace_end_named(began_ns, "wait for communication");
     return status;
 }
 

@@ -27,6 +27,7 @@ struct running {
     struct dpt_nccl_piece *pieces;
     uint64_t ticket; /* of the NCCL operation; 0: none */
     bool arrived;
+    int64_t began_ns; /* of its trace; 0: none */
 };
 
 struct dpt_task_runner {
@@ -206,6 +207,7 @@ static enum dpt_status start_task(struct dpt_task_runner *w, struct dpt_err *err
     run->xfers.n_in = run->xfers.n_out = 0;
     run->ticket = 0;
     run->arrived = false;
+    run->began_ns = dpt_trace_begin();
     run->xfers.turn = w->turn[task->kind]++;
     w->next++;
     if (left_out(w, task))
@@ -229,6 +231,43 @@ static bool has_received(const struct dpt_task_runner *w, int index)
     return !run->in || dpt_comm_op_received(run->in);
 }
 
+static int64_t sum_bytes(const struct dpt_comm_xfer *xfers, int n)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += (int64_t)xfers[i].bytes;
+    return sum;
+}
+
+/* Traces a task from its start until its arrival was handled. Elements are counted as PyTorch
+ * counts them: an all-gather's input is this rank's piece, and its output are the pieces of all
+ * ranks; of a reduce-scatter it is the other way round. */
+static void trace_task(const struct dpt_task_runner *w, const struct dpt_task *task,
+                       const struct running *run)
+{
+    const struct dpt_task_label *label = &w->spec.label[task->kind];
+    const struct dpt_task_transfers *x = &run->xfers;
+    const int64_t sent = sum_bytes(x->out, x->n_out), received = sum_bytes(x->in, x->n_in),
+                  width = (int64_t)label->width;
+    int64_t input = sent, output = received;
+    if (run->began_ns == 0 || x->n_in + x->n_out == 0)
+        return;
+    if (label->collective == DPT_TRACE_ALL_GATHER) {
+        input = x->n_out > 0 ? (int64_t)x->out[0].bytes : 0;
+        output = input + received;
+    } else if (label->collective == DPT_TRACE_REDUCE_SCATTER) {
+        output = x->n_in > 0 ? (int64_t)x->in[0].bytes : 0;
+        input = sent + output;
+    }
+    dpt_trace_end(run->began_ns,
+                  &(struct dpt_trace_span){.kind = DPT_TRACE_COLLECTIVE,
+                                           .collective = label->collective,
+                                           .dtype = label->dtype,
+                                           .key = {DPT_TRACE_COLLECTIVE_KEYS, "unit", "bytes sent"},
+                                           .value = {input / width, output / width,
+                                                     w->spec.world_size, task->unit, sent}});
+}
+
 /* Handles a task that has received everything. */
 static enum dpt_status take_arrival(struct dpt_task_runner *w, int index, struct dpt_err *err)
 {
@@ -237,6 +276,7 @@ static enum dpt_status take_arrival(struct dpt_task_runner *w, int index, struct
     const struct dpt_task_handler *kind = w->spec.handlers[task->kind];
     if (kind->arrived && !left_out(w, task))
         DPT_TRY(kind->arrived(w->spec.ctx, task, &run->xfers, err));
+    trace_task(w, task, run);
     if (run->in)
         dpt_comm_op_free(w->comm, &run->in);
     run->arrived = true;
@@ -375,7 +415,7 @@ enum dpt_status dpt_task_runner_await(struct dpt_task_runner *w, int first, int 
                                       struct dpt_err *err)
 {
     const uint8_t enough = done ? DONE : ARRIVED;
-    const int64_t from = dpt_now_ns();
+    const int64_t from = dpt_now_ns(), began_ns = n > 0 ? dpt_trace_begin() : 0;
     bool there = true;
     if (w->spec.world_size == 1)
         DPT_TRY(dpt_task_runner_advance(w, atomic_load(&w->actions), err));
@@ -390,6 +430,7 @@ enum dpt_status dpt_task_runner_await(struct dpt_task_runner *w, int first, int 
     (void)pthread_mutex_unlock(&w->mutex);
     if (w->posted)
         dpt_comm_thread_add_wait(w->spec.thread, dpt_now_ns() - from);
+    dpt_trace_end_named(began_ns, "wait for transfers");
     return there ? DPT_OK : tell_failure(w, err);
 }
 

@@ -15,6 +15,7 @@
 
 #include "worker/plan/step_list.h"
 #include "worker/strategy/transport/comm_thread.h"
+#include "worker/trace/span.h"
 
 /* The transfers of a task: `in` has room for xfers_max (of the task runner's spec) transfers of
  * kind RECV and LEND, `out` for xfers_max of kind SEND. In a device's memory `buf` is the first
@@ -40,6 +41,13 @@ struct dpt_task_handler {
     int64_t (*bytes_to)(const void *ctx, const struct dpt_task *task, int position);
 };
 
+/* A kind of task in traces: the collective, and the elements that it moves. */
+struct dpt_task_label {
+    enum dpt_trace_collective collective;
+    const char *dtype; /* PyTorch's name */
+    size_t width;      /* bytes of an element */
+};
+
 struct dpt_task_runner_spec {
     struct dpt_comm_thread *thread;
     int world_size;
@@ -52,6 +60,7 @@ struct dpt_task_runner_spec {
     const struct dpt_task_handler *const *handlers; /* [DPT_TASK_COUNT] */
     int turns[DPT_TASK_COUNT];                      /* 0: no bound */
     int group[DPT_TASK_COUNT];                      /* NCCL group of the transfers; 0: the world */
+    struct dpt_task_label label[DPT_TASK_COUNT];
     void *ctx;
     /* Work of the same step that follows the tasks on the communication thread; NULL: none. */
     dpt_comm_job then;
