@@ -58,6 +58,23 @@ def test_log_folder_that_is_full(make_cluster, slow, tmp_path):
     assert lines and all(json.loads(line)["step"] for line in lines if line)  # none is torn
 
 
+def test_traces(make_cluster, slow, tmp_path):
+    """The disk has no room for a trace of any step: one warning, no file, and the run completes."""
+    needs_mounts()
+    disk, kept = tmp_path / "disk", tmp_path / "files"
+    disk.mkdir()
+    cluster = make_cluster(sets={"train.steps": 12, "trace.dir": disk / "t", "trace.wait": 0, "trace.warmup": 0,
+                                 "trace.active": 2, "trace.repeat": 0})
+    argv = cluster.worker_argv("a", nnodes=1, endpoint=False)
+    script = (f'mount -t tmpfs -o size=8k none "{disk}" && "$@"; code=$?; find "{disk}" -type f >"{kept}"; exit $code')
+    worker = Process("worker", [*UNSHARE, "sh", "-c", script, "sh", *argv], cluster.root / "worker.log", cluster.env)
+    assert worker.wait(60 * slow) == 0, worker.log_tail()
+    said = worker.log()
+    assert len(re.findall(r"the trace of steps 1 to 2 is lost: .*No space left on device; training continues", said)) \
+        == 1, said
+    assert said.count("is lost") == 1 and kept.read_text() == "", said
+
+
 def test_log_that_is_written_again(make_cluster, slow):
     """When the log can be written again, one line counts the records lost until then."""
     cluster = make_cluster(sets={"train.steps": 100000, "train.log_every": 1})

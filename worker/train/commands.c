@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "worker/trace/span.h"
 #include "worker/train/formation/formation.h"
 #include "worker/train/log/rank_log.h"
 #include "worker/train/save/save.h"
@@ -13,6 +14,7 @@ enum { LOOK_FOR_CHECKPOINT_MS = 1000 };
 
 static void quiesce(struct dpt_rank *r, const Dpt__AgentToRank *command)
 {
+    const int64_t began_ns = dpt_trace_begin();
     r->formation->prepared_ms = command->prepare_ms > 0 ? command->prepare_ms : dpt_now_ms();
     rank_leave_generation(r);
     struct dpt_err err;
@@ -30,6 +32,7 @@ static void quiesce(struct dpt_rank *r, const Dpt__AgentToRank *command)
                 "checkpoints cannot be looked up%s; the newest known checkpoint is of step %lld",
                 why, (long long)newest);
     r->formation->quiesced_ms = dpt_now_ms();
+    dpt_trace_end_named(began_ns, "leave generation");
     rank_report(r, DPT__RANK_PHASE__RANK_QUIESCED, command->generation);
 }
 
@@ -39,7 +42,9 @@ static enum dpt_status carry_out_plan(struct dpt_rank *r, const Dpt__AgentToRank
                                       struct dpt_err *err)
 {
     r->formation->plan_ms = command->plan_ms > 0 ? command->plan_ms : dpt_now_ms();
+    const int64_t began_ns = dpt_trace_begin();
     enum dpt_status status = rank_form(r, command->plan, err);
+    dpt_trace_end_named(began_ns, "form generation");
     if (status == DPT_OK) {
         rank_report(r, DPT__RANK_PHASE__RANK_READY, command->generation);
         return DPT_OK;

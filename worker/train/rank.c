@@ -12,6 +12,7 @@
 #include "worker/train/process.h"
 #include "worker/train/save/save.h"
 #include "worker/train/step/step.h"
+#include "worker/train/trace/rank_trace.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@ enum { EXIT_CODE_FAILED = 4 };
 struct whole_rank {
     struct dpt_rank rank;
     struct rank_log log;
+    struct rank_trace trace;
     struct rank_device device;
     struct rank_save save;
     struct rank_stepping stepping;
@@ -79,6 +81,7 @@ static enum dpt_status open_link(struct dpt_rank *r, struct dpt_err *err)
 
 static enum dpt_status open_rooms(struct dpt_rank *r, struct dpt_err *err)
 {
+    DPT_TRY(rank_open_trace(r, err));
     DPT_TRY(open_link(r, err));
     DPT_TRY(rank_open_host(r, err));
     DPT_TRY(rank_open_samples(r, err));
@@ -132,6 +135,7 @@ static void close_rooms(struct dpt_rank *r)
     dpt_comm_listener_destroy(&r->listener);
     rank_close_device(r);
     rank_close_save(r);
+    rank_close_trace(r);
 }
 
 static void init_rank(struct whole_rank *whole, const struct dpt_rank_options *options)
@@ -143,6 +147,7 @@ static void init_rank(struct whole_rank *whole, const struct dpt_rank_options *o
         .slots = dpt_config_slots(options->config),
         .state = {.step = -1, .validation = {.step = -1}, .eval_part = {.step = -1}},
         .log = &whole->log,
+        .trace = &whole->trace,
         .device = &whole->device,
         .save = &whole->save,
         .stepping = &whole->stepping,

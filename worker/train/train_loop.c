@@ -9,6 +9,7 @@
 #include "worker/train/log/rank_log.h"
 #include "worker/train/save/save.h"
 #include "worker/train/step/step.h"
+#include "worker/train/trace/rank_trace.h"
 
 #include <math.h>
 
@@ -212,8 +213,11 @@ static enum dpt_status evaluate_once(struct dpt_rank *r, bool *ret_stopped, stru
 {
     bool all_leave = false;
     *ret_stopped = false;
-    if (r->state.validation.step != r->state.step)
+    if (r->state.validation.step != r->state.step) {
+        const int64_t began_ns = dpt_trace_begin();
         DPT_TRY(rank_evaluate(r, ret_stopped, &all_leave, err));
+        dpt_trace_end_named(began_ns, "evaluation");
+    }
     if (*ret_stopped && all_leave && !r->config->train.eval_only)
         rank_save_before_leaving(r);
     return DPT_OK;
@@ -245,7 +249,9 @@ static enum dpt_status make_one_step(struct dpt_rank *r, struct dpt_err *err)
 {
     dpt_log_set_where(r->gen.rank, r->gen.number, r->state.step);
     DPT_TRY(rank_compute_step(r, err));
+    const int64_t began_ns = dpt_trace_begin();
     DPT_TRY(rank_apply(r, err));
+    dpt_trace_end_named(began_ns, "optimizer_step");
     rank_note_step(r);
     /* Verified before the step is logged or saved. */
     if (verification_is_due(r))
@@ -301,10 +307,15 @@ static enum dpt_status train_steps(struct dpt_rank *r, bool *ret_stopped, struct
     DPT_TRY(evaluate_if_due(r, true, ret_stopped, err));
     send_missed_step(r);
     begin_step_account(r);
-    while (!*ret_stopped && r->state.step < r->config->train.steps)
+    while (!*ret_stopped && r->state.step < r->config->train.steps) {
+        rank_trace_begin_step(r);
         DPT_TRY(step_and_follow_up(r, ret_stopped, err));
+        if (rank_trace_end_step(r))
+            begin_step_account(r);
+    }
     if (*ret_stopped)
         return DPT_OK;
+    rank_trace_end_run(r);
     dpt_link_publish_busy(r->link, true);
     return rank_finish(r, err);
 }

@@ -5,6 +5,7 @@
 #include "base/cores.h"
 #include "base/log.h"
 #include "base/strategy_traits.h"
+#include "worker/trace/span.h"
 #include "worker/train/device/rank_device.h"
 #include "worker/train/log/rank_log.h"
 #include "worker/train/save/save.h"
@@ -196,10 +197,14 @@ enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_
     dpt_log_set_where(r->gen.rank, r->gen.number, r->state.step);
     r->log->files.generation = r->gen.number;
     r->log->files.world_size = r->gen.world_size;
+    const int64_t open_ns = dpt_trace_begin();
     DPT_TRY(open_communicator(r, plan, err));
+    dpt_trace_end_named(open_ns, "open communicator");
     r->formation->rebuilt_ms = dpt_now_ms();
     DPT_TRY(rank_share_cores(r, err));
+    const int64_t fill_ns = dpt_trace_begin();
     DPT_TRY(rank_fill_state(r, plan, err));
+    dpt_trace_end_named(fill_ns, "fill state");
     r->formation->restored_ms = dpt_now_ms();
     rank_clear_leftovers(r);
     r->gen.ready = true;

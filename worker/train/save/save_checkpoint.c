@@ -6,6 +6,7 @@
 #include "worker/model/hf_config.h"
 #include "worker/model/peft_config.h"
 #include "worker/optim/optim.h"
+#include "worker/trace/span.h"
 #include "worker/train/device/rank_device.h"
 
 #include <limits.h>
@@ -136,6 +137,7 @@ void rank_save_begin(struct dpt_rank *r)
 {
     if (r->gen.checkpoint_slot < 0)
         return;
+    const int64_t began_ns = dpt_trace_begin();
     rank_settle_saver(r);
     struct dpt_err err;
     const struct dpt_piece_writers writers = {r->gen.writer_shards, r->gen.checkpoint_writers,
@@ -154,4 +156,5 @@ void rank_save_begin(struct dpt_rank *r)
     rank_mark_save(r);
     dpt_saver_begin(r->save->saver, &spec);
     dpt_saver_wait_written(r->save->saver);
+    dpt_trace_end_named(began_ns, "save");
 }

@@ -4,6 +4,7 @@
 #include "base/claim.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "worker/trace/recorder.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,6 +12,7 @@
 
 struct dpt_saver {
     struct dpt_saver_options options;
+    struct dpt_trace_recorder *recorder; /* borrowed; NULL: nothing is traced */
     pthread_t thread;
     atomic_bool cancel;
     /* DPT_EREFUSED: in this attempt another run was found to have the folder. Only the saver's
@@ -101,12 +103,16 @@ static enum dpt_status attempt_save(struct dpt_saver *s, struct dpt_err *err)
     const struct dpt_checkpoint_spec *spec = &s->spec;
     int64_t start = dpt_now_ms();
     enum dpt_status status = await_fence(s, err);
+    const int64_t write_ns = dpt_trace_begin();
     if (status == DPT_OK)
         status = dpt_checkpoint_write_part(spec, err);
+    dpt_trace_end_named(write_ns, "write checkpoint");
     /* Set after a failure too: the weights are no longer read. */
     set_written(s);
+    const int64_t commit_ns = dpt_trace_begin();
     if (status == DPT_OK && spec->writer == 0)
         status = commit_checkpoint(s, err);
+    dpt_trace_end_named(commit_ns, "commit checkpoint");
     if (status == DPT_OK && spec->writer == 0)
         dpt_log(DPT_LOG_INFO, "checkpoint of step %lld is whole after %lld ms in '%s'",
                 (long long)spec->state.step, (long long)(dpt_now_ms() - start), spec->dir);
@@ -121,6 +127,7 @@ static enum dpt_status attempt_save(struct dpt_saver *s, struct dpt_err *err)
 static void *saver_thread(void *arg)
 {
     struct dpt_saver *s = arg;
+    dpt_trace_attach(s->recorder, DPT_TRACE_SAVE);
     (void)pthread_mutex_lock(&s->mutex);
     for (;;) {
         while (!s->begun && !s->stop)
@@ -153,6 +160,7 @@ enum dpt_status dpt_saver_create(const struct dpt_saver_options *options, struct
     if (!s)
         return dpt_fail_nomem(err, "checkpoint writer");
     s->options = *options;
+    s->recorder = dpt_trace_recorder_here();
     s->saved.committed_step = -1;
     (void)pthread_mutex_init(&s->mutex, NULL);
     (void)pthread_cond_init(&s->cond, NULL);

@@ -1,6 +1,7 @@
 /* Memory of a generation, and its small exchanges (generation.h). */
 #include "worker/train/state/generation.h"
 
+#include "worker/trace/span.h"
 #include "worker/train/state/generation_history.h"
 #include "worker/train/state/outcome.h"
 
@@ -58,8 +59,17 @@ struct gather {
 static enum dpt_status job_gather(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     const struct gather *gather = ctx;
-    return dpt_comm_small_all_gather(dpt_comm_thread_comm(thread), gather->mine, gather->bytes,
-                                     gather->all, err);
+    struct dpt_comm *comm = dpt_comm_thread_comm(thread);
+    const int64_t began_ns = dpt_trace_begin(), bytes = (int64_t)gather->bytes,
+                  ranks = dpt_comm_world_size(comm);
+    const enum dpt_status status =
+        dpt_comm_small_all_gather(comm, gather->mine, gather->bytes, gather->all, err);
+    dpt_trace_end(began_ns, &(struct dpt_trace_span){.kind = DPT_TRACE_COLLECTIVE,
+                                                     .collective = DPT_TRACE_ALL_GATHER,
+                                                     .dtype = "Byte",
+                                                     .key = {DPT_TRACE_COLLECTIVE_KEYS},
+                                                     .value = {bytes, bytes * ranks, ranks}});
+    return status;
 }
 
 enum dpt_status generation_all_gather(struct generation *g, struct dpt_comm_thread *thread,

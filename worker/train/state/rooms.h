@@ -5,6 +5,7 @@
  *   state/      generation, training state: data that all rooms share
  *   link/       the agent: commands, the report, the fence and the grants
  *   log/        log.dir: lines of the run's log, records of this rank
+ *   trace/      trace.dir: the recorder of this rank's threads, and the files of its windows
  *   device/     memory, streams and kernels; the model's forward and backward
  *   save/       checkpoint.dir: saving, loading, rescues
  *   step/       a step up to its application; evaluation; comparison of replicas
@@ -43,6 +44,7 @@ struct dpt_rank_options {
 
 struct dpt_link;
 struct rank_log;
+struct rank_trace;
 struct rank_device;
 struct rank_save;
 struct rank_stepping;
@@ -63,6 +65,7 @@ struct dpt_rank {
     struct train_state state;
     struct dpt_link *link;
     struct rank_log *log;
+    struct rank_trace *trace;
     struct rank_device *device;
     struct rank_save *save;
     struct rank_stepping *stepping;

@@ -2,6 +2,7 @@
  * gradient. */
 #include "worker/train/step/step.h"
 
+#include "worker/trace/span.h"
 #include "worker/train/device/rank_device.h"
 #include "worker/train/save/save.h"
 
@@ -71,8 +72,10 @@ static enum dpt_status begin_training_slot(struct dpt_rank *r, int index, struct
     slot->slot = index;
     slot->dloss = (float)(1.0 / (losses * r->slots)) * (float)r->state.scaler.scale;
     slot->share = (float)(1.0 / (double)r->slots);
+    const int64_t began_ns = dpt_trace_begin();
     const enum dpt_status status =
         dpt_loader_next(r->stepping->loader, r->state.step, index, &slot->batch, err);
+    dpt_trace_end_named(began_ns, "wait for data");
     DPT_TRY(rank_note_reading(r, status, err));
     slot->t = slot->batch.positions;
     dpt_strategy_begin_slot(r->strategy, index, slot);
@@ -88,6 +91,28 @@ static enum dpt_status end_training_slot(struct dpt_rank *r, int index, const st
     return DPT_OK;
 }
 
+static void trace_unit(const struct dpt_rank *r, int64_t began_ns, const struct dpt_action *action,
+                       const struct dpt_slot *slot)
+{
+    dpt_trace_end(began_ns, &(struct dpt_trace_span){
+                                .name = dpt_model_unit(r->model, action->unit)->name,
+                                .key = {"unit", "slot", "batch", "positions"},
+                                .value = {action->unit, action->slot, slot->b, slot->t}});
+}
+
+/* Computes a unit, forward or backward. */
+static enum dpt_status compute_unit(struct dpt_rank *r, const struct dpt_action *action,
+                                    struct dpt_slot *slot, struct dpt_err *err)
+{
+    const int64_t began_ns = dpt_trace_begin();
+    if (action->kind == DPT_ACTION_FORWARD)
+        rank_forward(r, action->unit, slot);
+    else
+        DPT_TRY(rank_backward(r, action->unit, slot, err));
+    trace_unit(r, began_ns, action, slot);
+    return DPT_OK;
+}
+
 /* Carries out action `i` of the list. */
 static enum dpt_status carry_out_action(struct dpt_rank *r, const struct dpt_action *action, int i,
                                         struct dpt_slot *slot, struct dpt_err *err)
@@ -96,10 +121,8 @@ static enum dpt_status carry_out_action(struct dpt_rank *r, const struct dpt_act
     case DPT_ACTION_BEGIN_SLOT:
         return begin_training_slot(r, action->slot, slot, err);
     case DPT_ACTION_FORWARD:
-        rank_forward(r, action->unit, slot);
-        return DPT_OK;
     case DPT_ACTION_BACKWARD:
-        return rank_backward(r, action->unit, slot, err);
+        return compute_unit(r, action, slot, err);
     case DPT_ACTION_END_SLOT:
         return end_training_slot(r, action->slot, slot, err);
     case DPT_ACTION_GATHER:
@@ -114,10 +137,36 @@ static enum dpt_status carry_out_action(struct dpt_rank *r, const struct dpt_act
     return DPT_OK;
 }
 
+/* The pass of a slot that is traced now. */
+struct pass {
+    const char *name; /* NULL: none */
+    int64_t began_ns;
+};
+
+/* Begins and ends the spans of a slot's passes. A pass has also the other actions between its
+ * units, such as waits for weights. */
+static void trace_pass(struct pass *pass, const struct dpt_action *next)
+{
+    static const char forward[] = "forward", backward[] = "backward";
+    const char *name = pass->name;
+    if (next->kind == DPT_ACTION_FORWARD)
+        name = forward;
+    else if (next->kind == DPT_ACTION_BACKWARD)
+        name = backward;
+    else if (next->kind == DPT_ACTION_BEGIN_SLOT || next->kind == DPT_ACTION_END_SLOT)
+        name = NULL;
+    if (name == pass->name)
+        return;
+    if (pass->name)
+        dpt_trace_end_named(pass->began_ns, pass->name);
+    *pass = (struct pass){name, name ? dpt_trace_begin() : 0};
+}
+
 enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_step_list *list = dpt_strategy_step_list(r->strategy);
     struct dpt_slot slot;
+    struct pass pass = {.name = NULL};
     r->state.diverged = false;
     rank_forget_weights(r);
     dpt_strategy_begin_step(r->strategy, r->state.step);
@@ -125,8 +174,14 @@ enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err)
         if (rank_interrupted(r))
             return dpt_fail(err, DPT_EABORTED, "step %lld was interrupted",
                             (long long)r->state.step);
+        trace_pass(&pass, &list->actions[i]);
         DPT_TRY(carry_out_action(r, &list->actions[i], i, &slot, err));
     }
+    const int64_t sync_ns = dpt_trace_begin();
     DPT_TRY(dpt_strategy_await_gradient(r->strategy, err));
-    return rank_commit_step(r, err);
+    dpt_trace_end_named(sync_ns, "grad_sync");
+    const int64_t commit_ns = dpt_trace_begin();
+    const enum dpt_status status = rank_commit_step(r, err);
+    dpt_trace_end_named(commit_ns, "commit");
+    return status;
 }

@@ -1,0 +1,356 @@
+/* Traces of whole runs: a traced run has the bits of a run that is not traced, and its files have
+ * the steps and the work of every rank. */
+#include "tests/worker/train/rank_rig.h"
+
+#include "base/fs.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+enum { STEPS = 8, SLOTS = 7, TEXT_BYTES_MAX = 1 << 24, FILES_MAX = 8 };
+
+static struct dpt_config traced_config(const char *strategy, const char *name)
+{
+    struct dpt_config config = rig_make_config(2 * SLOTS, STEPS, "");
+    rig_choose(&config, strategy);
+    (void)snprintf(config.trace.dir, sizeof config.trace.dir, "%s/traces", rig_dir(name));
+    return config;
+}
+
+/* ---- files ---- */
+
+static size_t list_traces(const char *name, const char *strategy, int rank,
+                          char ret_paths[FILES_MAX][PATH_MAX])
+{
+    char folder[PATH_MAX], **names = NULL;
+    size_t n = 0;
+    struct dpt_err err;
+    (void)snprintf(folder, sizeof folder, "%s/traces/profile/%s/rank_%d", rig_dir(name), strategy,
+                   rank);
+    const enum dpt_status status = dpt_fs_list(folder, &names, &n, &err);
+    if (status == DPT_ENOENT)
+        return 0;
+    assert_int_equal(status, DPT_OK);
+    assert_true(n <= FILES_MAX);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(dpt_fs_join(folder, names[i], ret_paths[i], PATH_MAX, &err), DPT_OK);
+    dpt_fs_list_free(&names, n);
+    return n;
+}
+
+static json_t *read_trace(const char *path)
+{
+    char *text = malloc(TEXT_BYTES_MAX);
+    assert_non_null(text);
+    gzFile file = gzopen(path, "rb");
+    assert_non_null(file);
+    const int n = gzread(file, text, TEXT_BYTES_MAX - 1);
+    assert_true(n > 0);
+    assert_int_equal(gzclose(file), Z_OK);
+    json_error_t error;
+    json_t *trace = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &error);
+    if (!trace)
+        fail_msg("%s:%d: %s", path, error.line, error.text);
+    free(text);
+    return trace;
+}
+
+/* The trace of a rank that has one file. */
+static json_t *only_trace(const char *name, const char *strategy, int rank)
+{
+    static char paths[FILES_MAX][PATH_MAX];
+    assert_int_equal(list_traces(name, strategy, rank, paths), 1);
+    json_t *trace = read_trace(paths[0]);
+    const json_t *info = json_object_get(trace, "distributedInfo");
+    assert_int_equal(json_integer_value(json_object_get(info, "rank")), rank);
+    assert_int_equal(
+        json_integer_value(json_object_get(json_object_get(trace, "dpt"), "dropped_events")), 0);
+    return trace;
+}
+
+/* ---- events ---- */
+
+/* The number of events of this category and name; NULL: any category; a name that ends with '*' is
+ * a prefix. */
+static size_t count_events(const json_t *trace, const char *category, const char *name)
+{
+    const size_t prefix = strcspn(name, "*");
+    const json_t *event;
+    size_t i, n = 0;
+    json_array_foreach(json_object_get(trace, "traceEvents"), i, event)
+    {
+        const char *has = json_string_value(json_object_get(event, "cat")),
+                   *called = json_string_value(json_object_get(event, "name"));
+        const bool same =
+            name[prefix] ? strncmp(called, name, prefix) == 0 : strcmp(called, name) == 0;
+        n += has && same && (!category || strcmp(has, category) == 0);
+    }
+    return n;
+}
+
+static void expect_events(const json_t *trace, const char *category, const char *name, size_t n)
+{
+    const size_t found = count_events(trace, category, name);
+    if (found != n)
+        fail_msg("%zu events %s '%s', expected %zu", found, category, name, n);
+}
+
+/* The number of slots that a rank of two computes in a step. */
+static size_t slots_of(const json_t *trace, size_t steps)
+{
+    return count_events(trace, "cpu_op", "head_loss") / steps;
+}
+
+/* The number of ops `name` that have this size. */
+static size_t count_sized(const json_t *trace, const char *name, const char *size, json_int_t value)
+{
+    const json_t *event;
+    size_t i, n = 0;
+    json_array_foreach(json_object_get(trace, "traceEvents"), i, event)
+    {
+        const char *category = json_string_value(json_object_get(event, "cat"));
+        const json_t *has = json_object_get(json_object_get(event, "args"), size);
+        n += category && strcmp(category, "cpu_op") == 0 && has &&
+             strcmp(json_string_value(json_object_get(event, "name")), name) == 0 &&
+             json_integer_value(has) == value;
+    }
+    return n;
+}
+
+static void check_ops(const json_t *trace, size_t slots)
+{
+    enum { LAYERS = 2, WIDTH = 32 };
+    assert_int_equal(count_sized(trace, "linear_forward", "out", 3 * (json_int_t)WIDTH),
+                     slots * LAYERS);
+    assert_int_equal(count_sized(trace, "linear_forward", "in", 4 * (json_int_t)WIDTH),
+                     slots * LAYERS);
+    expect_events(trace, "cpu_op", "attention_forward", slots * LAYERS);
+    expect_events(trace, "kernel", "attention_forward", slots * LAYERS);
+    expect_events(trace, "cpu_op", "linear_backward", slots * LAYERS * 4);
+    assert_true(count_events(trace, "kernel", "adamw") > 0);
+    assert_int_equal(count_events(trace, "kernel", "*"),
+                     count_events(trace, "cuda_runtime", "cudaLaunchKernel"));
+}
+
+static void check_steps(const json_t *trace, int first, int n)
+{
+    char name[32];
+    for (int i = 0; i < n; i++) {
+        (void)snprintf(name, sizeof name, "ProfilerStep#%d", first + i);
+        expect_events(trace, "user_annotation", name, 1);
+    }
+    expect_events(trace, "user_annotation", "ProfilerStep#*", (size_t)n);
+}
+
+/* The passes of each slot, its units (embedding, two blocks, head), and the ends of each step. */
+static void check_passes(const json_t *trace, size_t slots, size_t steps)
+{
+    enum { UNITS = 4 };
+    static const char *const of_step[] = {"grad_sync", "commit", "optimizer_step"};
+    const json_t *event;
+    size_t i, units = 0;
+    expect_events(trace, "user_annotation", "forward", slots);
+    expect_events(trace, "user_annotation", "backward", slots);
+    expect_events(trace, "user_annotation", "wait for data", slots);
+    for (i = 0; i < sizeof of_step / sizeof of_step[0]; i++)
+        expect_events(trace, "user_annotation", of_step[i], steps);
+    json_array_foreach(json_object_get(trace, "traceEvents"), i, event)
+    {
+        const json_t *args = json_object_get(event, "args");
+        units += json_object_get(args, "positions") != NULL &&
+                 json_integer_value(json_object_get(args, "positions")) == 16 &&
+                 json_integer_value(json_object_get(args, "batch")) == 2;
+    }
+    assert_int_equal(units, slots * 2 * UNITS);
+    assert_true(count_events(trace, "user_annotation", "read micro-batch") > 0);
+}
+
+/* Sums the elements of the collectives that have this name. */
+static json_int_t elements_of(const json_t *trace, const char *kernel, const char *key)
+{
+    const json_t *event;
+    json_int_t sum = 0;
+    size_t i;
+    json_array_foreach(json_object_get(trace, "traceEvents"), i, event)
+    {
+        const json_t *args = json_object_get(event, "args");
+        if (strncmp(json_string_value(json_object_get(event, "name")), kernel, strlen(kernel)) != 0)
+            continue;
+        assert_int_equal(json_integer_value(json_object_get(args, "Group size")), 2);
+        sum += json_integer_value(json_object_get(args, key));
+    }
+    return sum;
+}
+
+/* ddp reduces the whole gradient once a step, in buckets. full_shard gathers every unit twice in a
+ * slot and scatters it once; ranks have the same collectives. The commit of each step is one small
+ * all-gather. */
+static void check_collectives(const json_t *trace, const char *strategy, size_t steps)
+{
+    static const char all_reduce[] = "ncclDevKernel_AllReduce",
+                      scatter[] = "ncclDevKernel_ReduceScatter";
+    const json_int_t reduced = elements_of(trace, all_reduce, "In msg nelems"),
+                     scattered = elements_of(trace, scatter, "In msg nelems");
+    assert_true(count_events(trace, "kernel", "ncclDevKernel_AllGather*") >= steps);
+    if (strcmp(strategy, "ddp") == 0) {
+        assert_true(reduced > 0 && reduced % (json_int_t)steps == 0);
+        assert_true(count_events(trace, "user_annotation", "wait for peers") >= steps);
+        assert_int_equal(reduced, elements_of(trace, all_reduce, "Out msg nelems"));
+        assert_int_equal(scattered, 0);
+    } else {
+        assert_int_equal(reduced, 0);
+        assert_true(scattered > elements_of(trace, scatter, "Out msg nelems"));
+        assert_true(count_events(trace, "kernel", "ncclDevKernel_AllGather*") > 4 * steps);
+    }
+}
+
+static void check_trace(const char *name, const char *strategy)
+{
+    enum { TRACED = 3 };
+    size_t slots = 0;
+    for (int rank = 0; rank < 2; rank++) {
+        json_t *trace = only_trace(name, strategy, rank);
+        const size_t of_rank = slots_of(trace, TRACED);
+        check_steps(trace, 3, TRACED);
+        check_ops(trace, TRACED * of_rank);
+        check_passes(trace, TRACED * of_rank, TRACED);
+        check_collectives(trace, strategy, TRACED);
+        slots += of_rank;
+        json_decref(trace);
+    }
+    assert_int_equal(slots, SLOTS);
+}
+
+/* ---- runs ---- */
+
+static void test_traced_run_has_the_same_bits(void **state)
+{
+    (void)state;
+    static const char *const strategies[] = {"ddp", "full_shard"};
+    for (size_t i = 0; i < sizeof strategies / sizeof strategies[0]; i++) {
+        char plain[64], traced[64], name[32];
+        (void)snprintf(name, sizeof name, "traced-%s", strategies[i]);
+        struct dpt_config config = traced_config(strategies[i], name);
+        rig_undisturbed(&config, name, 2, false, traced);
+        config.trace.dir[0] = '\0';
+        rig_undisturbed(&config, strategies[i], 2, false, plain);
+        assert_string_equal(plain, traced);
+        check_trace(name, strategies[i]);
+    }
+}
+
+/* A rank dies in a window: the trace of a survivor has each step once, and the formation between
+ * them. A step that only the lost generation's outcome decides has no event. */
+static void test_failure_is_in_the_trace(void **state)
+{
+    (void)state;
+    enum { LONG = 18 };
+    static const char *const formation[] = {"leave generation", "form generation",
+                                            "open communicator", "fill state"};
+    char plain[64], dir[128], name[32];
+    struct dpt_config config = traced_config("ddp", "failure"), untraced;
+    config.train.steps = config.trace.active = LONG;
+    config.trace.wait = config.trace.warmup = 0;
+    untraced = config;
+    untraced.trace.dir[0] = '\0';
+    rig_undisturbed(&untraced, "no-failure", 1, false, plain);
+    struct director *d = rig_begin(&config, "failure", dir);
+    for (int i = 0; i < 2; i++)
+        (void)director_start(d, 0);
+    const int dies = director_start(d, 0);
+    assert_true(director_form(d, false));
+    director_await_step(d, 3);
+    director_kill(d, dies);
+    assert_true(director_form(d, false));
+    assert_string_equal(director_finish(d), plain);
+    director_destroy(&d);
+    json_t *trace = only_trace("failure", "ddp", 0);
+    size_t missing = 0;
+    for (int step = 1; step <= LONG; step++) {
+        (void)snprintf(name, sizeof name, "ProfilerStep#%d", step);
+        const size_t n = count_events(trace, NULL, name);
+        assert_true(n <= 1);
+        missing += n == 0;
+    }
+    assert_true(missing <= 1);
+    for (size_t i = 0; i < sizeof formation / sizeof formation[0]; i++)
+        assert_true(count_events(trace, "user_annotation", formation[i]) > 0);
+    json_decref(trace);
+}
+
+/* Windows of two steps until the end of the run, which is within the last window. */
+static void test_windows_repeat(void **state)
+{
+    (void)state;
+    static char paths[FILES_MAX][PATH_MAX];
+    static const struct {
+        int first, n;
+    } windows[] = {{2, 2}, {5, 2}, {8, 1}};
+    char hash[64];
+    struct dpt_config config = traced_config("ddp", "windows");
+    config.trace.wait = 0;
+    config.trace.active = 2;
+    config.trace.repeat = 0;
+    config.trace.ranks = (struct dpt_config_steps){1, {1}};
+    rig_undisturbed(&config, "windows", 2, false, hash);
+    assert_int_equal(list_traces("windows", "ddp", 0, paths), 0);
+    assert_int_equal(list_traces("windows", "ddp", 1, paths), 3);
+    for (size_t i = 0; i < 3; i++) { /* names are in the order of time */
+        json_t *trace = read_trace(paths[i]);
+        check_steps(trace, windows[i].first, windows[i].n);
+        json_decref(trace);
+    }
+}
+
+/* A disk that takes no file: training goes on, and each rank says so once. */
+static void test_lost_trace_is_said_once(void **state)
+{
+    (void)state;
+    char plain[64], hash[64], said[160];
+    struct dpt_config config = traced_config("ddp", "lost");
+    (void)snprintf(config.trace.dir, sizeof config.trace.dir, "/dev/null/traces");
+    config.trace.repeat = 0;
+    config.trace.wait = 0;
+    config.trace.active = 1;
+    struct dpt_err err;
+    assert_int_equal(dpt_fs_mkdirs(rig_dir("lost"), &err), DPT_OK);
+    const int fd = rig_log_to(rig_dir("lost"), said);
+    rig_undisturbed(&config, "lost", 2, false, hash);
+    rig_log_back(fd);
+    assert_int_equal(rig_said(said, "is lost"), 2);
+    config.trace.dir[0] = '\0';
+    rig_undisturbed(&config, "not-lost", 2, false, plain);
+    assert_string_equal(plain, hash);
+}
+
+/* Keys of traces are no part of a run: nodes may differ, and a run resumes with others. */
+static void test_keys_are_no_part_of_the_run(void **state)
+{
+    (void)state;
+    char keys[256];
+    const struct dpt_config plain = rig_make_config(2 * SLOTS, STEPS, "");
+    struct dpt_config config = traced_config("ddp", "keys");
+    config.trace.active = 7;
+    config.trace.ranks = (struct dpt_config_steps){1, {1}};
+    assert_int_equal(dpt_config_diff(&plain, &config, DPT_CONFIG_RUN, NULL, keys, sizeof keys), 0);
+    assert_true(dpt_config_diff(&plain, &config, DPT_CONFIG_NODE, NULL, keys, sizeof keys) > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_traced_run_has_the_same_bits),
+        cmocka_unit_test(test_failure_is_in_the_trace),
+        cmocka_unit_test(test_windows_repeat),
+        cmocka_unit_test(test_lost_trace_is_said_once),
+        cmocka_unit_test(test_keys_are_no_part_of_the_run),
+    };
+    return cmocka_run_group_tests_name("traces of a run", tests, rig_setup, rig_teardown);
+}
