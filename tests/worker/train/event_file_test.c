@@ -5,9 +5,9 @@
 #include "base/fs.h"
 #include "base/hash.h"
 #include "tests/tmp.h"
+#include "tests/worker/train/event_view.h"
 #include "worker/train/log/event_record.h"
 #include "worker/train/log/pending_lines.h"
-#include "worker/train/log/tensorboard.pb-c.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,8 +21,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-enum { FILE_BYTES_MAX = 1 << 20, TEXT_BYTES = 1 << 16, POINTS_MAX = 1 << 13 };
 
 static char root[64], dir[128];
 static struct dpt_err err;
@@ -121,100 +119,6 @@ static void add_evaluation(struct dpt_pending *book, int64_t step)
     assert_int_equal(dpt_run_file_eval(&log, &e, &err), DPT_OK);
 }
 
-/* ---- a reader, which does what TensorBoard's does ---- */
-
-struct point {
-    int64_t step;
-    char tag[32];
-    float value;
-};
-
-static struct {
-    struct point points[POINTS_MAX];
-    int n, n_files, n_starts;
-} view;
-
-static void take_event(const Tensorboard__Event *event)
-{
-    if (event->session_log) {
-        int n = 0;
-        for (int i = 0; i < view.n; i++)
-            if (view.points[i].step < event->step)
-                view.points[n++] = view.points[i];
-        view.n = n;
-        view.n_starts++;
-    }
-    for (size_t i = 0; event->summary && i < event->summary->n_value; i++) {
-        const Tensorboard__Summary__Value *value = event->summary->value[i];
-        struct point *point = &view.points[view.n++];
-        assert_true(view.n < POINTS_MAX && event->has_step && event->wall_time > 1e9);
-        point->step = event->step;
-        point->value = value->simple_value;
-        (void)snprintf(point->tag, sizeof point->tag, "%s", value->tag);
-    }
-}
-
-static uint32_t u32_at(const uint8_t *at)
-{
-    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-}
-
-static void read_file(const char *name)
-{
-    char path[PATH_MAX], *text = NULL;
-    size_t bytes = 0, at = 0;
-    assert_int_equal(dpt_fs_join(dir, name, path, sizeof path, &err), DPT_OK);
-    assert_int_equal(dpt_fs_read_file(path, FILE_BYTES_MAX, &text, &bytes, &err), DPT_OK);
-    const uint8_t *data = (const uint8_t *)text;
-    while (at < bytes) {
-        assert_true(bytes - at >= 16);
-        const size_t n = u32_at(data + at);
-        assert_int_equal(u32_at(data + at + 4), 0);
-        assert_int_equal(u32_at(data + at + 8), dpt_event_masked_crc(data + at, 8));
-        assert_true(bytes - at - 16 >= n);
-        assert_int_equal(u32_at(data + at + 12 + n), dpt_event_masked_crc(data + at + 12, n));
-        Tensorboard__Event *event = tensorboard__event__unpack(NULL, n, data + at + 12);
-        assert_non_null(event);
-        if (at == 0)
-            assert_string_equal(event->file_version, "brain.Event:2");
-        take_event(event);
-        tensorboard__event__free_unpacked(event, NULL);
-        at += 16 + n;
-    }
-    free(text);
-}
-
-/* Reads all event files of the folder in the order of their names. */
-static void read_files(void)
-{
-    char **names = NULL;
-    size_t n = 0;
-    assert_int_equal(dpt_fs_list(dir, &names, &n, &err), DPT_OK);
-    memset(&view, 0, sizeof view);
-    for (size_t i = 0; i < n; i++) {
-        if (strncmp(names[i], "events.out.tfevents.", 20) != 0)
-            continue;
-        read_file(names[i]);
-        view.n_files++;
-    }
-    dpt_fs_list_free(&names, n);
-}
-
-/* The points of a tag: "1:1.125 2:2.125"; static. */
-static const char *points_of(const char *tag)
-{
-    static char text[TEXT_BYTES];
-    size_t n = 0;
-    text[0] = '\0';
-    read_files();
-    for (int i = 0; i < view.n; i++)
-        if (strcmp(view.points[i].tag, tag) == 0)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%lld:%g", n > 0 ? " " : "",
-                                  (long long)view.points[i].step, (double)view.points[i].value);
-    assert_true(n < sizeof text);
-    return text;
-}
-
 /* ---- tests ---- */
 
 /* RFC 3720 B.4, and the first 12 bytes of every event file of TensorFlow's writers: the length 24
@@ -247,13 +151,15 @@ static void each_step_has_one_record(void **state)
     add_evaluation(book, 3);
     add_step(book, 1, 4);
     dpt_pending_destroy(&book);
-    assert_string_equal(points_of("train/loss"), "1:1.125 2:2.125 3:3.125 4:4.125");
-    assert_string_equal(points_of("eval/loss"), "3:0.25");
-    assert_string_equal(points_of("cluster/world_size"), "1:2 2:2 3:2 4:2");
-    assert_string_equal(points_of("train/grad_norm"), "1:0 2:0 3:0 4:0"); /* zeros are written */
-    assert_string_equal(points_of("memory/allocated_bytes"), "1:4096 2:4096 3:4096 4:4096");
-    assert_string_equal(points_of("train/loss_scale"), "");
-    assert_true(view.n_files == 1 && n_lost == 0);
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1.125 2:2.125 3:3.125 4:4.125");
+    assert_string_equal(event_view_points(dir, "eval/loss"), "3:0.25");
+    assert_string_equal(event_view_points(dir, "cluster/world_size"), "1:2 2:2 3:2 4:2");
+    /* Zeros are written. */
+    assert_string_equal(event_view_points(dir, "train/grad_norm"), "1:0 2:0 3:0 4:0");
+    assert_string_equal(event_view_points(dir, "memory/allocated_bytes"),
+                        "1:4096 2:4096 3:4096 4:4096");
+    assert_string_equal(event_view_points(dir, "train/loss_scale"), "");
+    assert_true(event_view.n_files == 1 && n_lost == 0);
 }
 
 static void values_that_are_not_finite(void **state)
@@ -270,11 +176,11 @@ static void values_that_are_not_finite(void **state)
                                   .scale = 65536};
     assert_int_equal(dpt_run_file_metrics(&log, &m, &err), DPT_OK);
     dpt_pending_destroy(&book);
-    assert_string_equal(points_of("train/loss"), "1:nan");
-    assert_string_equal(points_of("train/learning_rate"), "1:-inf");
-    assert_string_equal(points_of("train/grad_norm"), "1:inf");
-    assert_string_equal(points_of("train/loss_scale"), "1:65536");
-    assert_string_equal(points_of("train/skipped_steps"), "1:0");
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:nan");
+    assert_string_equal(event_view_points(dir, "train/learning_rate"), "1:-inf");
+    assert_string_equal(event_view_points(dir, "train/grad_norm"), "1:inf");
+    assert_string_equal(event_view_points(dir, "train/loss_scale"), "1:65536");
+    assert_string_equal(event_view_points(dir, "train/skipped_steps"), "1:0");
 }
 
 /* A writer was killed after it had appended a line to metrics.jsonl. */
@@ -294,8 +200,8 @@ static void next_writer_adds_the_line_of_a_killed_writer(void **state)
     for (int i = 1; i <= 43; i++)
         n += (size_t)snprintf(expected + n, sizeof expected - n, "%s%d:%g", i > 1 ? " " : "", i,
                               i + (i > 41 ? 0.25 : 0.125));
-    assert_string_equal(points_of("train/loss"), expected);
-    assert_int_equal(view.n_files, 2);
+    assert_string_equal(event_view_points(dir, "train/loss"), expected);
+    assert_int_equal(event_view.n_files, 2);
 }
 
 static void steps_computed_again_count_once(void **state)
@@ -306,17 +212,17 @@ static void steps_computed_again_count_once(void **state)
     add_steps(book, 1, 1, 5);
     begin_again(book, true, 2); /* the same process goes back */
     add_steps(book, 2, 3, 4);
-    assert_string_equal(points_of("train/loss"), "1:1.125 2:2.125 3:3.25 4:4.25");
-    assert_int_equal(view.n_files, 1);
-    assert_int_equal(view.n_starts, 2);
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1.125 2:2.125 3:3.25 4:4.25");
+    assert_int_equal(event_view.n_files, 1);
+    assert_int_equal(event_view.n_starts, 2);
     dpt_pending_destroy(&book);
     book = open_writer(1, true); /* a new process goes further back */
     add_steps(book, 3, 2, 3);
-    assert_string_equal(points_of("train/loss"), "1:1.125 2:2.375 3:3.375");
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1.125 2:2.375 3:3.375");
     dpt_pending_destroy(&book);
     book = open_writer(0, true); /* from the beginning */
     add_step(book, 1, 1);
-    assert_string_equal(points_of("train/loss"), "1:1.125");
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1.125");
     dpt_pending_destroy(&book);
 }
 
@@ -334,8 +240,9 @@ static void evaluation_after_a_rollback(void **state)
     book = open_writer(4, true);
     add_step(book, 3, 5);
     dpt_pending_destroy(&book);
-    assert_string_equal(points_of("train/loss"), "1:1.125 2:2.125 3:3.125 4:4.25 5:5.375");
-    assert_string_equal(points_of("eval/loss"), "3:0.25");
+    assert_string_equal(event_view_points(dir, "train/loss"),
+                        "1:1.125 2:2.125 3:3.125 4:4.25 5:5.375");
+    assert_string_equal(event_view_points(dir, "eval/loss"), "3:0.25");
 }
 
 /* A new process goes far back and repeats the evaluation of the step from which it continues. */
@@ -350,11 +257,11 @@ static void evaluation_made_again_counts_once(void **state)
     dpt_pending_destroy(&book);
     book = open_writer(2, true);
     add_evaluation(book, 2);
-    assert_string_equal(points_of("eval/loss"), "2:0.25");
-    assert_string_equal(points_of("train/loss"), "1:1.125 2:2.125");
+    assert_string_equal(event_view_points(dir, "eval/loss"), "2:0.25");
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1.125 2:2.125");
     add_step(book, 2, 3);
     dpt_pending_destroy(&book);
-    assert_string_equal(points_of("train/loss"), "1:1.125 2:2.125 3:3.25");
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1.125 2:2.125 3:3.25");
 }
 
 static void writers_that_alternate(void **state)
@@ -374,9 +281,9 @@ static void writers_that_alternate(void **state)
     add_step(a, 4, 7);
     dpt_pending_destroy(&a);
     dpt_pending_destroy(&b);
-    assert_string_equal(points_of("train/loss"),
+    assert_string_equal(event_view_points(dir, "train/loss"),
                         "1:1.125 2:2.125 3:3.125 4:4.25 5:5.25 6:6.375 7:7.5");
-    assert_int_equal(view.n_files, 3);
+    assert_int_equal(event_view.n_files, 3);
 }
 
 /* The clock of the node with the newest file was ahead. */
@@ -426,7 +333,7 @@ static void line_that_does_not_fit(void **state)
     add_step(book, 1, 3);
     assert_int_equal(n_lost, 1);
     dpt_pending_destroy(&book);
-    assert_string_equal(points_of("train/loss"), "1:1.125 3:3.125");
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1.125 3:3.125");
 }
 
 /* The first records of a file do not fit: no file stays, and the next line begins one. */
@@ -444,11 +351,11 @@ static void file_that_does_not_fit(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     assert_int_equal(n_lost, 1);
     assert_non_null(strstr(lost_text, "events.out.tfevents."));
-    assert_string_equal(points_of("train/loss"), "");
+    assert_string_equal(event_view_points(dir, "train/loss"), "");
     add_step(book, 1, 2); /* the file repeats the line that was lost */
     dpt_pending_destroy(&book);
-    assert_string_equal(points_of("train/loss"), "1:1.125 2:2.125");
-    assert_int_equal(view.n_files, 1);
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1.125 2:2.125");
+    assert_int_equal(event_view.n_files, 1);
 }
 
 /* metrics.jsonl may hold any bytes after a power failure. */
@@ -465,7 +372,63 @@ static void metrics_that_are_damaged(void **state)
     struct dpt_pending *book = open_writer(1, true);
     add_step(book, 1, 2);
     dpt_pending_destroy(&book);
-    assert_string_equal(points_of("train/loss"), "1:1.5 2:2.125");
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1.5 2:2.125");
+}
+
+/* The old log is longer than the part that a new file looks at, and the run starts again. */
+static void long_log_of_a_run_that_starts_again(void **state)
+{
+    (void)state;
+    make_log_dir("long");
+    struct dpt_pending *book = open_writer(0, true);
+    add_steps(book, 1, 1, 2);
+    dpt_pending_destroy(&book);
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    assert_int_equal(truncate(path, 17 << 20), 0);
+    book = open_writer(0, true);
+    add_step(book, 2, 1);
+    dpt_pending_destroy(&book);
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1.25");
+    assert_int_equal(event_view.n_files, 2);
+}
+
+static void add_event(struct dpt_pending *book)
+{
+    const struct dpt_run_files log = {dir, "a-run", 1, 2, hold_line, book};
+    const struct dpt_event_record e = {.kind = "start", .cause = "", .redundancy = "none"};
+    assert_int_equal(dpt_run_file_event(&log, &e, &err), DPT_OK);
+}
+
+static void line_of_a_generation_begins_the_file(void **state)
+{
+    (void)state;
+    make_log_dir("event");
+    struct dpt_pending *book = open_writer(0, true);
+    add_event(book);
+    assert_string_equal(event_view_points(dir, "train/loss"), "");
+    assert_true(event_view.n_files == 1 && event_view.n_starts == 0);
+    add_steps(book, 1, 1, 2);
+    begin_again(book, true, 2);
+    add_event(book); /* the file is continued */
+    add_step(book, 1, 3);
+    dpt_pending_destroy(&book);
+    add_step(NULL, 1, 4); /* a writer that was killed before it wrote the event file */
+    book = open_writer(4, true);
+    add_event(book);
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1.125 2:2.125 3:3.125 4:4.125");
+    assert_int_equal(event_view.n_files, 2);
+    begin_again(book, true, 2);
+    add_event(book);
+    add_step(book, 2, 3);
+    dpt_pending_destroy(&book);
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1.125 2:2.125 3:3.25");
+    assert_true(event_view.n_files == 2 && n_lost == 0);
+    book = open_writer(0, false); /* without the key there is no other file */
+    add_event(book);
+    dpt_pending_destroy(&book);
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1.125 2:2.125 3:3.25");
+    assert_int_equal(event_view.n_files, 2);
 }
 
 static void no_file_without_the_key(void **state)
@@ -475,8 +438,8 @@ static void no_file_without_the_key(void **state)
     struct dpt_pending *book = open_writer(0, false);
     add_steps(book, 1, 1, 3);
     dpt_pending_destroy(&book);
-    read_files();
-    assert_int_equal(view.n_files, 0);
+    assert_string_equal(event_view_points(dir, "train/loss"), "");
+    assert_int_equal(event_view.n_files, 0);
 }
 
 int main(void)
@@ -494,6 +457,8 @@ int main(void)
         cmocka_unit_test(line_that_does_not_fit),
         cmocka_unit_test(file_that_does_not_fit),
         cmocka_unit_test(metrics_that_are_damaged),
+        cmocka_unit_test(long_log_of_a_run_that_starts_again),
+        cmocka_unit_test(line_of_a_generation_begins_the_file),
         cmocka_unit_test(no_file_without_the_key),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

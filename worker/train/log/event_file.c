@@ -3,9 +3,9 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/log.h"
 #include "worker/train/log/event_record.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,12 +71,13 @@ void dpt_event_file_begin(struct dpt_event_file *file, bool writes)
 /* Makes the path of a file that comes after all event files in the folder. */
 static enum dpt_status make_path(const char *dir, char ret_path[PATH_MAX], struct dpt_err *err)
 {
-    char name[NAME_MAX + 1], host[HOST_BYTES] = "";
+    char name[NAME_MAX + 1], host[HOST_BYTES];
     long long newest;
     DPT_TRY(find_newest(dir, &newest, name, err));
     const long long now = (long long)dpt_wall_seconds();
-    if (gethostname(host, sizeof host - 1) != 0)
-        return dpt_fail_errno(err, errno, "name of this host, for an event file");
+    if (gethostname(host, sizeof host) != 0)
+        (void)snprintf(host, sizeof host, "unknown");
+    host[sizeof host - 1] = '\0'; /* a name that was cut has no end */
     (void)snprintf(name, sizeof name, PREFIX "%010lld.%s.%ld", now > newest ? now : newest + 1,
                    host, (long)getpid());
     return dpt_fs_join(dir, name, ret_path, PATH_MAX, err);
@@ -135,41 +136,65 @@ static enum dpt_status find_newest_lines(const char *dir, struct newest_lines *r
     return DPT_OK;
 }
 
-/* Writes the first records of a file. */
-static enum dpt_status write_newest(const char *path, const struct newest_lines *newest,
-                                    const struct dpt_run_file_line *line, struct dpt_err *err)
+/* Writes the first records of a file. `start`: the step of its START, if there are lines. */
+static enum dpt_status write_first_records(const char *path, const struct newest_lines *newest,
+                                           int64_t start, struct dpt_err *err)
 {
     struct dpt_event_records records;
     const double now = dpt_wall_seconds();
     records.bytes = 0;
     dpt_event_add_version(&records, now);
-    dpt_event_add_start(&records, now,
-                        newest->n > 0 ? newest->lines[newest->n - 1].place.step
-                                      : line->place.step + 1);
+    if (newest->n > 0)
+        dpt_event_add_start(&records, now, start);
     for (int i = newest->n - 1; i >= 0; i--)
         dpt_event_add_line(&records, &newest->lines[i]);
-    if (newest->n == 0)
-        dpt_event_add_line(&records, line);
     return dpt_fs_append(path, records.data, records.bytes, err);
 }
 
-/* Begins a file with the newest lines of metrics.jsonl, of which `line` is the last. */
+/* Writes the newest lines of metrics.jsonl to the new file. If the whole steps among them cannot be
+ * found, writes `line` alone. */
+static enum dpt_status write_newest(struct dpt_event_file *file, struct newest_lines *newest,
+                                    const struct dpt_run_file_line *line, struct dpt_err *err)
+{
+    int64_t start = 0;
+    DPT_TRY(find_newest_lines(file->dir, newest, err));
+    if (newest->n > 0) {
+        start = newest->lines[newest->n - 1].place.step;
+    } else if (line) {
+        newest->lines[newest->n++] = *line;
+        /* The step's own line, which comes before an epoch or an evaluation, stays. */
+        start = line->place.step + (line->place.kind != DPT_LINE_STEP);
+    }
+    DPT_TRY(write_first_records(file->path, newest, start, err));
+    /* A file without lines has no START: the next line goes back, so that one comes before it. */
+    file->end = (struct dpt_run_file_place){.step = INT64_MAX};
+    if (newest->n > 0)
+        file->end = newest->lines[0].place;
+    return DPT_OK;
+}
+
+/* Begins a file with the newest lines of metrics.jsonl. `line`: the last of them, just appended;
+ * NULL: none was. */
 static enum dpt_status begin_file(struct dpt_event_file *file, const struct dpt_run_file_line *line,
                                   struct dpt_err *err)
 {
     struct newest_lines newest = {.n = 0};
     DPT_TRY(make_path(file->dir, file->path, err));
-    enum dpt_status status = find_newest_lines(file->dir, &newest, err);
-    if (status == DPT_OK)
-        status = write_newest(file->path, &newest, line, err);
+    const enum dpt_status status = write_newest(file, &newest, line, err);
     free(newest.text);
-    if (status == DPT_OK) {
-        file->end = line->place;
-        return DPT_OK;
+    if (status != DPT_OK) {
+        /* Else a file without a record would stay for each line that is lost. */
+        (void)unlink(file->path);
+        file->path[0] = '\0';
     }
-    (void)unlink(file->path); /* a file without a record would stay for each line that is lost */
-    file->path[0] = '\0';
     return status;
+}
+
+void dpt_event_file_prepare(struct dpt_event_file *file)
+{
+    struct dpt_err err;
+    if (!file->path[0] && begin_file(file, NULL, &err) != DPT_OK)
+        dpt_log(DPT_LOG_DEBUG, "no event file yet: %s; the next line tries again", err.text);
 }
 
 enum dpt_status dpt_event_file_add(struct dpt_event_file *file,

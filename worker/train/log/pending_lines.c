@@ -252,8 +252,12 @@ static enum dpt_status append_line(struct dpt_pending *book, const struct line *
 {
     const struct dpt_run_file_line whole = line_of(book, line);
     DPT_TRY(dpt_run_file_append(book->options.dir, &whole, err));
-    if (is_event(line))
+    if (is_event(line)) {
+        /* A generation's line is appended before its first step. */
+        if (book->options.tensorboard && book->writes)
+            dpt_event_file_prepare(&book->event_file);
         return DPT_OK;
+    }
     book->end = line->place;
     return book->options.tensorboard ? dpt_event_file_add(&book->event_file, &whole, err) : DPT_OK;
 }
