@@ -102,6 +102,7 @@ static void add_step(struct dpt_pending *book, uint64_t generation, int64_t step
     const struct dpt_metrics m = {.step = step,
                                   .loss = (double)step + (double)generation / 8,
                                   .lr = 0.5,
+                                  .step_ms = 2,
                                   .memory_bytes = 4096};
     assert_int_equal(dpt_run_file_metrics(&log, &m, &err), DPT_OK);
 }
@@ -431,6 +432,32 @@ static void line_of_a_generation_begins_the_file(void **state)
     assert_int_equal(event_view.n_files, 2);
 }
 
+/* The log writer died after the commit of step 2, and its successor logs the step. */
+static void rates_that_are_unknown(void **state)
+{
+    (void)state;
+    make_log_dir("unknown");
+    struct dpt_pending *book = open_writer(0, true);
+    const struct dpt_run_files log = {dir, "a-run", 1, 2, hold_line, book};
+    for (int64_t step = 1; step <= 3; step++) {
+        const double ms = step == 2 ? 0 : 4;
+        const struct dpt_metrics m = {
+            .step = step, .loss = 1, .tokens_per_s = 2 * ms, .step_ms = ms, .wait_ms = 0};
+        const struct dpt_epoch_record e = {
+            .step = step, .epoch = step, .epochs = 3, .avg_loss = 1, .samples_per_s = ms};
+        assert_int_equal(dpt_run_file_metrics(&log, &m, &err), DPT_OK);
+        assert_int_equal(dpt_run_file_epoch(&log, &e, &err), DPT_OK);
+    }
+    dpt_pending_destroy(&book);
+    assert_string_equal(event_view_points(dir, "train/loss"), "1:1 2:1 3:1");
+    assert_string_equal(event_view_points(dir, "speed/tokens_per_s"), "1:8 3:8");
+    assert_string_equal(event_view_points(dir, "speed/step_ms"), "1:4 3:4");
+    assert_string_equal(event_view_points(dir, "speed/wait_ms"), "1:0 3:0");
+    assert_string_equal(event_view_points(dir, "speed/sent_bytes"), "1:0 3:0");
+    assert_string_equal(event_view_points(dir, "epoch/samples_per_s"), "1:4 3:4");
+    assert_string_equal(event_view_points(dir, "epoch/loss"), "1:1 2:1 3:1");
+}
+
 static void no_file_without_the_key(void **state)
 {
     (void)state;
@@ -459,6 +486,7 @@ int main(void)
         cmocka_unit_test(metrics_that_are_damaged),
         cmocka_unit_test(long_log_of_a_run_that_starts_again),
         cmocka_unit_test(line_of_a_generation_begins_the_file),
+        cmocka_unit_test(rates_that_are_unknown),
         cmocka_unit_test(no_file_without_the_key),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

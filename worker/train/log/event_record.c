@@ -11,27 +11,28 @@
 enum { LENGTH_BYTES = 8, CRC_BYTES = 4, FIELD_BYTES = 32 };
 
 /* TensorBoard shows tags in groups by the part before '/'. */
-static const struct {
+static const struct tag {
     enum dpt_line_kind kind;
     const char *field; /* of the line */
     const char *tag;
+    const char *known; /* the value is unknown if this field is 0; NULL: always known */
 } tags[] = {
-    {DPT_LINE_STEP, "loss", "train/loss"},
-    {DPT_LINE_STEP, "lr", "train/learning_rate"},
-    {DPT_LINE_STEP, "grad_norm", "train/grad_norm"},
-    {DPT_LINE_STEP, "scale", "train/loss_scale"},
-    {DPT_LINE_STEP, "skipped_steps", "train/skipped_steps"},
-    {DPT_LINE_STEP, "tokens_per_s", "speed/tokens_per_s"},
-    {DPT_LINE_STEP, "step_ms", "speed/step_ms"},
-    {DPT_LINE_STEP, "wait_ms", "speed/wait_ms"},
-    {DPT_LINE_STEP, "sent_bytes", "speed/sent_bytes"},
-    {DPT_LINE_STEP, "memory_bytes", "memory/allocated_bytes"},
-    {DPT_LINE_STEP, "world_size", "cluster/world_size"},
-    {DPT_LINE_STEP, "generation", "cluster/generation"},
-    {DPT_LINE_EPOCH, "avg_loss", "epoch/loss"},
-    {DPT_LINE_EPOCH, "samples_per_s", "epoch/samples_per_s"},
-    {DPT_LINE_EVALUATION, "val_loss", "eval/loss"},
-    {DPT_LINE_EVALUATION, "val_accuracy", "eval/accuracy"},
+    {DPT_LINE_STEP, "loss", "train/loss", NULL},
+    {DPT_LINE_STEP, "lr", "train/learning_rate", NULL},
+    {DPT_LINE_STEP, "grad_norm", "train/grad_norm", NULL},
+    {DPT_LINE_STEP, "scale", "train/loss_scale", NULL},
+    {DPT_LINE_STEP, "skipped_steps", "train/skipped_steps", NULL},
+    {DPT_LINE_STEP, "tokens_per_s", "speed/tokens_per_s", "step_ms"},
+    {DPT_LINE_STEP, "step_ms", "speed/step_ms", "step_ms"},
+    {DPT_LINE_STEP, "wait_ms", "speed/wait_ms", "step_ms"},
+    {DPT_LINE_STEP, "sent_bytes", "speed/sent_bytes", "step_ms"},
+    {DPT_LINE_STEP, "memory_bytes", "memory/allocated_bytes", NULL},
+    {DPT_LINE_STEP, "world_size", "cluster/world_size", NULL},
+    {DPT_LINE_STEP, "generation", "cluster/generation", NULL},
+    {DPT_LINE_EPOCH, "avg_loss", "epoch/loss", NULL},
+    {DPT_LINE_EPOCH, "samples_per_s", "epoch/samples_per_s", "samples_per_s"},
+    {DPT_LINE_EVALUATION, "val_loss", "eval/loss", NULL},
+    {DPT_LINE_EVALUATION, "val_accuracy", "eval/accuracy", NULL},
 };
 enum { TAGS = sizeof tags / sizeof tags[0] };
 
@@ -101,6 +102,17 @@ static bool number_of(const struct dpt_run_file_line *line, const char *field, d
     return true;
 }
 
+/* Whether the line has a value for the tag. */
+static bool value_of(const struct dpt_run_file_line *line, const struct tag *tag, double *ret)
+{
+    double known;
+    if (tag->kind != line->place.kind)
+        return false;
+    if (tag->known && number_of(line, tag->known, &known) && known == 0)
+        return false;
+    return number_of(line, tag->field, ret);
+}
+
 void dpt_event_add_line(struct dpt_event_records *records, const struct dpt_run_file_line *line)
 {
     Tensorboard__Event event = TENSORBOARD__EVENT__INIT;
@@ -109,7 +121,7 @@ void dpt_event_add_line(struct dpt_event_records *records, const struct dpt_run_
     double value;
     size_t n = 0;
     for (size_t i = 0; i < TAGS; i++) {
-        if (tags[i].kind != line->place.kind || !number_of(line, tags[i].field, &value))
+        if (!value_of(line, &tags[i], &value))
             continue;
         tensorboard__summary__value__init(&values[n]);
         values[n].tag = (char *)(uintptr_t)tags[i].tag; /* not written to */

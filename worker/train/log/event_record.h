@@ -26,7 +26,7 @@ void dpt_event_add_version(struct dpt_event_records *records, double wall_s);
 void dpt_event_add_start(struct dpt_event_records *records, double wall_s, int64_t step);
 /* Adds the numbers of a line of metrics.jsonl as one record, under the tags of docs/training.md.
  * The record has the line's step and time. Values are floats; NaN and infinities stay. A field that
- * the line lacks, or that is null, is left out. */
+ * the line lacks, that is null, or whose 0 means unknown, is left out. */
 void dpt_event_add_line(struct dpt_event_records *records, const struct dpt_run_file_line *line);
 
 #endif

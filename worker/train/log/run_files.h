@@ -48,7 +48,10 @@ struct dpt_run_files {
 
 struct dpt_metrics {
     int64_t step; /* completed steps; 1 after the first step */
-    double loss, lr, grad_norm, tokens_per_s, step_ms;
+    double loss, lr, grad_norm;
+    /* step_ms 0: the writing rank did not measure the step. Then tokens_per_s, wait_ms and
+     * sent_bytes are unknown and 0. */
+    double step_ms, tokens_per_s;
     /* Part of step_ms in which the main thread of the writing rank waited for communication. */
     double wait_ms;
     int64_t sent_bytes; /* bytes that the writing rank sent in the step */
