@@ -52,14 +52,17 @@ static double nice_tick(double range)
 
 struct plot_axis plot_step_axis(const struct plot_run *runs, int n_runs)
 {
-    int64_t first = INT64_MAX, last = 0;
+    struct plot_axis axis = {
+        .low = (double)INFINITY, .high = 0, .tick = 0, .unit = 1, .name = "Step"};
     for (int i = 0; i < n_runs; i++) {
-        if (runs[i].points[0].step < first)
-            first = runs[i].points[0].step;
-        if (runs[i].points[runs[i].n_points - 1].step > last)
-            last = runs[i].points[runs[i].n_points - 1].step;
+        const struct plot_run *run = &runs[i];
+        axis.low = fmin(axis.low, (double)run->points[0].step);
+        axis.high = fmax(axis.high, (double)run->points[run->n_points - 1].step);
+        if (run->n_evaluations == 0)
+            continue;
+        axis.low = fmin(axis.low, (double)run->evaluations[0].step);
+        axis.high = fmax(axis.high, (double)run->evaluations[run->n_evaluations - 1].step);
     }
-    struct plot_axis axis = {.low = (double)first, .high = (double)last, .unit = 1, .name = "Step"};
     if (axis.low < 0.1 * axis.high)
         axis.low = 0;
     if (axis.high - axis.low < 1)
@@ -118,9 +121,9 @@ bool plot_value_axis(const struct plot_run *runs, int n_runs, enum plot_quantity
         high += 0.5;
     }
     const double tick = nice_tick(high - low);
-    /* Whole ticks, so that the curve does not touch the frame. */
+    /* Whole ticks, and more than the greatest value, so that the curve does not touch the frame. */
     *ret = (struct plot_axis){.low = tick * floor(low / tick),
-                              .high = tick * ceil(high / tick * 1.0001),
+                              .high = tick * ceil(high / tick + 1e-4),
                               .tick = tick,
                               .unit = unit->size,
                               .name = unit->name};

@@ -15,7 +15,7 @@ struct plot_axis {
     const char *name; /* of the values with their unit */
 };
 
-/* The axis of steps from the first to the last one of all runs. */
+/* The axis of steps from the first to the last one of all runs, evaluations included. */
 struct plot_axis plot_step_axis(const struct plot_run *runs, int n_runs);
 /* The axis of a quantity: from 0 except for the loss. False: no run has a finite value. */
 bool plot_value_axis(const struct plot_run *runs, int n_runs, enum plot_quantity quantity,

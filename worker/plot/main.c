@@ -25,9 +25,8 @@ static const char usage[] =
     "                  (default: plot.svg and plot.png in this folder)\n"
     "  --title TEXT    title of the picture (default: the name of the run)\n"
     "  --width PIXELS  width of a PNG, from 400 to 8000 (default: 1200)\n"
-    "Values that are not finite leave a gap. Of a step that was computed again the last line "
-    "counts.\n"
-    "Exit codes: 0 done, 1 drawn without lines that are no records, 2 not drawn.\n";
+    "Values that are not finite leave a gap. If a step was computed again, its last line counts.\n"
+    "Exit codes: 0 done, 1 drawn, lines that are not records were left out, 2 not drawn.\n";
 
 struct arguments {
     const char *out[OUTPUTS_MAX], *runs[PLOT_RUNS_MAX];
@@ -82,11 +81,10 @@ static enum dpt_status read_arguments(int argc, char *const *argv, struct argume
 static void warn_of_bad_lines(const struct plot_file *file)
 {
     if (file->lines_bad > 0)
-        (void)fprintf(stderr,
-                      "dpt-plot: '%s': %lld line%s no record%s and left out; the first is line "
-                      "%lld\n",
+        (void)fprintf(stderr, "dpt-plot: '%s': %lld %s left out; the first is line %lld\n",
                       file->path, (long long)file->lines_bad,
-                      file->lines_bad == 1 ? " is" : "s are", file->lines_bad == 1 ? "" : "s",
+                      file->lines_bad == 1 ? "line is not a record and was"
+                                           : "lines are not records and were",
                       (long long)file->first_bad);
 }
 

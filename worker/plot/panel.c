@@ -184,7 +184,7 @@ static void write_evaluations(const struct panel *p, const struct plot_run *run,
         const struct plot_evaluation *e = &run->evaluations[k];
         const bool is_last = k + 1 == run->n_evaluations ||
                              floor(x_of(p, (double)e[1].step)) > floor(x_of(p, (double)e->step));
-        if (is_last && isfinite(e->loss) && (double)e->step <= p->steps.high)
+        if (is_last && isfinite(e->loss))
             (void)fprintf(p->out,
                           "<circle class=\"evaluation run-%d\" stroke=\"%s\" cx=\"%.2f\" "
                           "cy=\"%.2f\" r=\"3.5\"/>\n",

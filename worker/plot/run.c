@@ -4,17 +4,20 @@
 #include "base/array.h"
 #include "base/fs.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define METRICS "metrics.jsonl"
 #define EVENTS  "events.jsonl"
 
-enum { FILE_BYTES_MAX = INT_MAX };
+enum { LINE_BYTES_MAX = 1 << 20 };
 
 /* The fields of a step's line, in the order of enum plot_quantity. */
 static const char *const fields[PLOT_QUANTITIES] = {"loss", "tokens_per_s", "lr", "memory_bytes"};
@@ -60,14 +63,16 @@ static enum dpt_status take_metrics(struct plot_run *run, const json_t *object, 
     if (!json_is_integer(step) || json_integer_value(step) < 0)
         return dpt_fail(err, DPT_EPROTO, "no step");
     struct plot_point point = {.step = (int64_t)json_integer_value(step)};
-    if (json_object_get(object, "val_loss"))
-        return take_evaluation(run, object, point.step, err);
-    if (json_object_get(object, "epoch"))
-        return DPT_OK;
-    if (!json_object_get(object, "loss"))
-        return dpt_fail(err, DPT_EPROTO, "no loss");
+    if (!json_object_get(object, "loss")) {
+        if (json_object_get(object, "val_loss"))
+            return take_evaluation(run, object, point.step, err);
+        return json_object_get(object, "avg_loss") ? DPT_OK /* the end of an epoch */
+                                                   : dpt_fail(err, DPT_EPROTO, "no loss");
+    }
     for (int i = 0; i < PLOT_QUANTITIES; i++)
         point.value[i] = number_of(object, fields[i]);
+    if (number_of(object, "step_ms") == 0) /* the writing rank did not measure the step */
+        point.value[PLOT_THROUGHPUT] = (double)NAN;
     const char *name = json_string_value(json_object_get(object, "run"));
     if (name)
         (void)snprintf(run->name, sizeof run->name, "%s", name);
@@ -123,37 +128,67 @@ static enum dpt_status take_event(struct plot_run *run, const json_t *object, st
     return add_mark(run, &mark, err);
 }
 
-/* Calls `take` for each whole line of the text. Lines that are no records are counted. */
-static enum dpt_status take_lines(struct plot_run *run, struct plot_file *file, take_record *take,
-                                  const char *text, size_t bytes, struct dpt_err *err)
+/* Opens a regular file. */
+static enum dpt_status open_file(const char *path, FILE **ret, struct dpt_err *err)
 {
-    int64_t number = 0;
-    const char *const text_end = text + bytes;
-    while (text < text_end) {
-        const char *newline = memchr(text, '\n', (size_t)(text_end - text));
-        const char *end = newline ? newline : text_end;
-        number++;
-        json_t *object = json_loadb(text, (size_t)(end - text), 0, NULL);
-        enum dpt_status status = json_is_object(object) ? take(run, object, err) : DPT_EPROTO;
-        json_decref(object);
-        if (status != DPT_OK && status != DPT_EPROTO)
-            return status;
-        /* An empty line comes before the line that follows a torn one. */
-        if (status == DPT_EPROTO && end > text && file->lines_bad++ == 0)
-            file->first_bad = number;
-        text = end + 1;
+    struct stat st;
+    /* O_NONBLOCK: without it, open() of a named pipe that has no writer would wait. */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", path);
+    const bool is_regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    FILE *file = is_regular ? fdopen(fd, "r") : NULL;
+    if (!file) {
+        (void)close(fd); /* nothing was written */
+        return is_regular ? dpt_fail_nomem(err, "read '%s'", path)
+                          : dpt_fail(err, DPT_EIO, "'%s' is not a regular file", path);
     }
+    *ret = file;
     return DPT_OK;
+}
+
+/* Reads a line without its newline, of a longer line the first LINE_BYTES_MAX bytes. The last line
+ * may lack its newline. False: the file has ended, or an error has occurred. */
+static bool read_line(FILE *file, char line[LINE_BYTES_MAX], size_t *ret_bytes)
+{
+    int c;
+    size_t n = 0;
+    while ((c = getc(file)) != EOF && c != '\n')
+        if (n < LINE_BYTES_MAX)
+            line[n++] = (char)c;
+    *ret_bytes = n;
+    return !ferror(file) && (c == '\n' || n > 0);
+}
+
+/* Takes one line. Lines that are not records are counted. */
+static enum dpt_status take_line(struct plot_run *run, struct plot_file *file, take_record *take,
+                                 const char *line, size_t bytes, struct dpt_err *err)
+{
+    file->lines++;
+    if (bytes == 0) /* it comes before the line that follows a torn one */
+        return DPT_OK;
+    json_t *object = json_loadb(line, bytes, 0, NULL);
+    const enum dpt_status status = json_is_object(object) ? take(run, object, err) : DPT_EPROTO;
+    json_decref(object);
+    file->records += status == DPT_OK;
+    if (status == DPT_EPROTO && file->lines_bad++ == 0)
+        file->first_bad = file->lines;
+    return status == DPT_EPROTO ? DPT_OK : status;
 }
 
 static enum dpt_status read_lines(struct plot_run *run, struct plot_file *file, take_record *take,
                                   struct dpt_err *err)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    DPT_TRY(dpt_fs_read_file(file->path, FILE_BYTES_MAX, &text, &bytes, err));
-    const enum dpt_status status = take_lines(run, file, take, text, bytes, err);
-    free(text);
+    static char line[LINE_BYTES_MAX];
+    FILE *in = NULL;
+    size_t bytes;
+    enum dpt_status status = DPT_OK;
+    DPT_TRY(open_file(file->path, &in, err));
+    while (status == DPT_OK && read_line(in, line, &bytes))
+        status = take_line(run, file, take, line, bytes, err);
+    if (ferror(in))
+        status = dpt_fail_errno(err, errno, "read '%s'", file->path);
+    (void)fclose(in); /* opened for reading */
     return status;
 }
 
@@ -185,6 +220,9 @@ enum dpt_status plot_run_read(const char *path, struct plot_run *run, struct dpt
                         "'%s' has no record of a step: line %lld is not a JSON object with "
                         "\"step\" and \"loss\"",
                         run->metrics.path, (long long)run->metrics.first_bad);
+    if (run->n_points == 0 && run->metrics.records > 0)
+        return dpt_fail(err, DPT_EINVAL, "'%s' has %lld line%s, none of a step", run->metrics.path,
+                        (long long)run->metrics.records, run->metrics.records == 1 ? "" : "s");
     if (run->n_points == 0)
         return dpt_fail(err, DPT_EINVAL, "'%s' has no record of a step yet", run->metrics.path);
     return dpt_fs_exists(run->events.path) ? read_lines(run, &run->events, take_event, err)

@@ -29,10 +29,11 @@ struct plot_mark {
     char text[PLOT_TEXT_BYTES]; /* "generation 3: node_lost, node b is gone" */
 };
 
-/* A file that was read, and its lines that are no records. */
+/* A file that was read, and its lines that are not records. Empty lines count in `lines` only. */
 struct plot_file {
     char path[PATH_MAX];
-    int64_t lines_bad, first_bad; /* first_bad: counted from 1 */
+    int64_t lines, records, lines_bad;
+    int64_t first_bad; /* its number, from 1 */
 };
 
 struct plot_run {
@@ -47,9 +48,9 @@ struct plot_run {
     size_t n_marks, marks_room;
 };
 
-/* Reads the run of `path`: its log.dir, or the metrics.jsonl in it. Lines that are no records are
- * counted and left out. DPT_EINVAL: no line is a record of a step. The caller frees *run, also
- * after a failure. */
+/* Reads the run of `path`: its log.dir, or the metrics.jsonl in it. Lines that are not records, or
+ * are longer than 1 MiB, are counted and left out. DPT_EINVAL: no line is a record of a step. The
+ * caller frees *run, also after a failure. */
 DPT_MUST_USE enum dpt_status plot_run_read(const char *path, struct plot_run *run,
                                            struct dpt_err *err);
 void plot_run_free(struct plot_run *run);

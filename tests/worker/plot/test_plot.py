@@ -144,6 +144,52 @@ def test_log_without_memory(tmp_path, make_run):
     assert [len(s) for s in curves(tree, "loss")[0]] == [1]
 
 
+def test_step_that_was_not_measured_leaves_a_gap(tmp_path, make_run):
+    lines = [step(i, step_ms=0 if i == 4 else 2.5, tokens_per_s=0 if i == 4 else 5) for i in range(1, 10)]
+    tree, _ = draw(tmp_path, make_run("r", lines))
+    assert [len(s) for s in curves(tree, "throughput")[0]] == [3, 5]
+    assert [len(s) for s in curves(tree, "loss")[0]] == [9]
+
+
+def test_margin_does_not_grow_with_the_values(tmp_path, make_run):
+    tree, _ = draw(tmp_path, make_run("r", [step(i, loss=10_000 + i % 2) for i in range(1, 10)]))
+    said = texts(panel(tree, "loss"))
+    assert {"10000.0", "10001.0", "10001.2"} <= set(said) and "10001.4" not in said
+
+
+@pytest.mark.parametrize("evaluated", [[55], [140], [60, 130]])
+def test_evaluations_outside_the_steps_are_in_the_frame(tmp_path, make_run, evaluated):
+    lines = [step(i) for i in range(100, 121)] + [{"step": i, "val_loss": 0.03} for i in evaluated]
+    lines.sort(key=lambda line: line["step"])
+    tree, _ = draw(tmp_path, make_run("r", lines))
+    frame = panel(tree, "loss").find(f"{SVG}rect")
+    left, width = float(frame.get("x")), float(frame.get("width"))
+    circles = panel(tree, "loss").findall(f"{SVG}circle")
+    assert len(circles) == len(evaluated)
+    assert all(left - 0.1 <= float(circle.get("cx")) <= left + width + 0.1 for circle in circles)
+
+
+def test_logs_of_other_programs(tmp_path, make_run):
+    lines = [{"step": i, "epoch": 0.1 * i, "loss": 2, "val_loss": 3} for i in range(1, 6)]
+    tree, _ = draw(tmp_path, make_run("r", lines))
+    assert [len(s) for s in curves(tree, "loss")[0]] == [5]
+    assert not panel(tree, "loss").findall(f"{SVG}circle")
+
+
+def test_line_that_is_too_long(tmp_path, make_run):
+    run = make_run("r", [step(1), step(2, text="x" * (2 << 20)), step(3)])
+    tree, said = draw(tmp_path, run, code=1)
+    assert said == f"dpt-plot: '{run}/metrics.jsonl': 1 line is not a record and was left out; the first is line 2\n"
+    assert [len(s) for s in curves(tree, "loss")[0]] == [2]
+
+
+def test_metrics_that_are_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    done = plot(tmp_path, "--out", tmp_path / "out.svg")
+    assert done.returncode == 2
+    one_line(done, "is not a regular file")
+
+
 def test_steps_computed_again_count_once(tmp_path, make_run):
     lines = [step(i, loss=9) for i in range(1, 31)] + [step(i, loss=3, generation=2) for i in range(11, 21)]
     tree, _ = draw(tmp_path, make_run("r", lines, [event("start", 10, 2)]))
@@ -205,6 +251,9 @@ def test_no_png(tmp_path, make_run):
     ("time,loss\n1,2\n", ["line 1 is not a JSON object"]),
     ('{"kind": "start", "resume_step": 0}\n', ["line 1 is not a JSON object"]),
     ('[1, 2]\n{"step": -1, "loss": 2}\n', ["line 1 is not a JSON object"]),
+    ('{"step": 1, "epoch": 1}\n', ["line 1 is not a JSON object"]),
+    ('{"step": 1, "val_loss": 2}\n\n{"step": 1, "epoch": 1, "avg_loss": 2}\n', ["has 2 lines, none of a step"]),
+    ('{"step": 1, "val_loss": 2}', ["has 1 line, none of a step"]),
     ("\x7fELF\x00\x01\x02", ["line 1 is not a JSON object"]),
 ])
 def test_files_that_cannot_be_drawn(tmp_path, text, parts):
@@ -220,12 +269,12 @@ def test_lines_that_are_cut(tmp_path, make_run):
     with open(run / "metrics.jsonl", "ab") as file:
         file.write(b'{"step": 6, "lo\n' + b"\0" * 5 + b"\n" + json.dumps(step(7)).encode() + b'\n{"step": 8')
     tree, said = draw(tmp_path, run, code=1)
-    assert said == (f"dpt-plot: '{run}/metrics.jsonl': 3 lines are no records and left out; the first is line 6\n")
+    assert said == f"dpt-plot: '{run}/metrics.jsonl': 3 lines are not records and were left out; the first is line 6\n"
     assert [len(s) for s in curves(tree, "loss")[0]] == [6]
     (run / "events.jsonl").write_text('{"kind": "joined", "resume_step": 3}\nhalf')
     (run / "metrics.jsonl").write_text(json.dumps(step(1)) + "\n" + json.dumps(step(9)) + "\n")
     tree, said = draw(tmp_path, run, code=1)
-    assert said == f"dpt-plot: '{run}/events.jsonl': 1 line is no record and left out; the first is line 2\n"
+    assert said == f"dpt-plot: '{run}/events.jsonl': 1 line is not a record and was left out; the first is line 2\n"
     assert len(panel(tree, "loss").findall(f"{SVG}g[@class='generation']")) == 1
 
 
