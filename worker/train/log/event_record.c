@@ -52,12 +52,12 @@ static void add_event(struct dpt_event_records *records, const Tensorboard__Even
 {
     const size_t n = tensorboard__event__get_packed_size(event);
     uint8_t *length = records->data + records->bytes, *message = length + LENGTH_BYTES + CRC_BYTES;
-    DPT_ASSERT(records->bytes + LENGTH_BYTES + n + 2 * CRC_BYTES <= sizeof records->data);
+    DPT_ASSERT(records->bytes + LENGTH_BYTES + n + (size_t)2 * CRC_BYTES <= sizeof records->data);
     put_little_endian(length, n, LENGTH_BYTES);
     put_little_endian(length + LENGTH_BYTES, dpt_event_masked_crc(length, LENGTH_BYTES), CRC_BYTES);
     (void)tensorboard__event__pack(event, message);
     put_little_endian(message + n, dpt_event_masked_crc(message, n), CRC_BYTES);
-    records->bytes += LENGTH_BYTES + n + 2 * CRC_BYTES;
+    records->bytes += LENGTH_BYTES + n + (size_t)2 * CRC_BYTES;
 }
 
 void dpt_event_add_version(struct dpt_event_records *records, double wall_s)
