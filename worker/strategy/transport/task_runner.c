@@ -247,11 +247,11 @@ static void trace_task(const struct dpt_task_runner *w, const struct dpt_task *t
 {
     const struct dpt_task_label *label = &w->spec.label[task->kind];
     const struct dpt_task_transfers *x = &run->xfers;
+    if (run->began_ns == 0 || x->n_in + x->n_out == 0)
+        return;
     const int64_t sent = sum_bytes(x->out, x->n_out), received = sum_bytes(x->in, x->n_in),
                   width = (int64_t)label->width;
     int64_t input = sent, output = received;
-    if (run->began_ns == 0 || x->n_in + x->n_out == 0)
-        return;
     if (label->collective == DPT_TRACE_ALL_GATHER) {
         input = x->n_out > 0 ? (int64_t)x->out[0].bytes : 0;
         output = input + received;

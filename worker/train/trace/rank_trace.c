@@ -44,28 +44,6 @@ static struct dpt_trace_place place_of(const struct dpt_rank *r, int64_t step)
     return dpt_trace_window_at(&schedule, step);
 }
 
-void rank_trace_begin_step(struct dpt_rank *r)
-{
-    struct rank_trace *t = r->trace;
-    if (!t->recorder)
-        return;
-    const struct dpt_trace_place place = place_of(r, r->state.step);
-    const enum dpt_trace_phase phase = !is_traced(r) ? DPT_TRACE_IDLE
-                                       : place.phase == DPT_TRACE_RECORD_AND_WRITE
-                                           ? DPT_TRACE_RECORD
-                                           : place.phase;
-    if (phase == DPT_TRACE_IDLE) {
-        dpt_trace_recorder_end(t->recorder);
-    } else if (phase != t->phase || place.window != t->window) {
-        t->first_step = r->state.step;
-        dpt_trace_recorder_begin(t->recorder);
-    }
-    t->phase = phase;
-    t->window = place.window;
-    t->step = r->state.step;
-    t->step_began_ns = dpt_trace_begin();
-}
-
 static void write_trace(struct dpt_rank *r)
 {
     static const char *const names[DPT_TRACE_TRACKS] = {[DPT_TRACE_MAIN] = "main",
@@ -117,6 +95,34 @@ static void end_window(struct dpt_rank *r)
     dpt_link_publish_busy(r->link, true);
     write_trace(r);
     dpt_link_publish_busy(r->link, false);
+}
+
+void rank_trace_begin_step(struct dpt_rank *r)
+{
+    struct rank_trace *t = r->trace;
+    if (!t->recorder)
+        return;
+    const struct dpt_trace_place place = place_of(r, r->state.step);
+    const enum dpt_trace_phase phase = !is_traced(r) ? DPT_TRACE_IDLE
+                                       : place.phase == DPT_TRACE_RECORD_AND_WRITE
+                                           ? DPT_TRACE_RECORD
+                                           : place.phase;
+    /* The last traced step may have come from a peer's outcome, or a failure may have followed it:
+     * then rank_trace_end_step did not end the window. */
+    if (t->phase == DPT_TRACE_RECORD && r->state.step > t->step &&
+        (place.phase == DPT_TRACE_IDLE || place.phase == DPT_TRACE_WARMUP ||
+         place.window != t->window))
+        end_window(r);
+    if (phase == DPT_TRACE_IDLE) {
+        dpt_trace_recorder_end(t->recorder);
+    } else if (phase != t->phase || place.window != t->window) {
+        t->first_step = r->state.step;
+        dpt_trace_recorder_begin(t->recorder);
+    }
+    t->phase = phase;
+    t->window = place.window;
+    t->step = r->state.step;
+    t->step_began_ns = dpt_trace_begin();
 }
 
 bool rank_trace_end_step(struct dpt_rank *r)
