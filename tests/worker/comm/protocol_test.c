@@ -7,6 +7,7 @@
 #include "worker/comm/handshake.h"
 #include "worker/comm/socket_address.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -95,7 +96,8 @@ struct packet {
 
 enum { REGION = 1, READY, GOODBYE, BELL, OFFER, OFFER_OPEN, SMALL, DONE, CREDIT, WITHDRAW };
 
-static void packet(int fd, struct packet p, size_t more, int pass_fd)
+/* Returns 0 or the error of the socket. */
+static int send_packet(int fd, struct packet p, size_t more, int pass_fd)
 {
     uint8_t data[PACKET_MAX] = {0};
     struct dpt_writer w;
@@ -122,7 +124,14 @@ static void packet(int fd, struct packet p, size_t more, int pass_fd)
         cmsg->cmsg_len = CMSG_LEN(sizeof pass_fd);
         memcpy(CMSG_DATA(cmsg), &pass_fd, sizeof pass_fd);
     }
-    CHECK(sendmsg(fd, &msg, MSG_NOSIGNAL) == (ssize_t)iov.iov_len);
+    const ssize_t sent = sendmsg(fd, &msg, MSG_NOSIGNAL);
+    CHECK(sent < 0 || sent == (ssize_t)iov.iov_len);
+    return sent < 0 ? errno : 0;
+}
+
+static void packet(int fd, struct packet p, size_t more, int pass_fd)
+{
+    CHECK(send_packet(fd, p, more, pass_fd) == 0);
 }
 
 static void region(int fd, bool sealed, uint64_t said_bytes, uint32_t index)
@@ -145,11 +154,13 @@ static void ready(int fd)
     packet(fd, (struct packet){.type = READY}, 0, box.fd);
 }
 
-/* A message in the box, and the bell. */
+/* A message in the box, and the bell. Rank 0 may read the box before the bell and close the
+ * connection because of the message. */
 static void put_message(int fd, struct box_message message, const void *payload)
 {
     CHECK(dpt_box_put(&box, &message, payload));
-    packet(fd, (struct packet){.type = BELL}, 0, -1);
+    const int failed = send_packet(fd, (struct packet){.type = BELL}, 0, -1);
+    CHECK(failed == 0 || failed == EPIPE || failed == ECONNRESET);
 }
 
 static void shm_short(int fd)
