@@ -401,6 +401,39 @@ static void a_job_that_fails_between(void **state)
     run_comm_world(2, true, fail_between);
 }
 
+static enum dpt_status job_lost_by_nccl(struct dpt_comm_thread *thread, void *ctx,
+                                        struct dpt_err *err)
+{
+    (void)thread;
+    (void)ctx;
+    return dpt_fail(err, DPT_EPEER, "remote process exited or there was a network error");
+}
+
+/* Rank 1 ends, and NCCL notices that first: it names no rank, the control does. */
+static void lose_a_peer_by_nccl(struct rank *self)
+{
+    struct dpt_comm_thread *t = NULL;
+    make_comm_thread(self, &t);
+    open_generation(self, t, 1);
+    pthread_barrier_wait(&self->world->barrier);
+    if (self->rank == 0) {
+        CHECK_STATUS(DPT_EPEER, dpt_comm_thread_run(t, job_lost_by_nccl, NULL, &self->err),
+                     &self->err);
+        CHECK(dpt_comm_thread_suspect(t) == 1);
+    } else {
+        dpt_comm_thread_abort(t);
+    }
+    dpt_comm_thread_close(t);
+    dpt_comm_thread_destroy(&t);
+}
+
+static void a_dead_peer_is_named_after_nccl(void **state)
+{
+    (void)state;
+    run_comm_world(2, true, lose_a_peer_by_nccl);
+    run_comm_world(2, false, lose_a_peer_by_nccl);
+}
+
 int main(void)
 {
 #define NCCL(test)                                                                                 \
@@ -420,6 +453,7 @@ int main(void)
         NCCL(aborts_at_any_moment),
         NCCL(a_job_left_running),
         NCCL(a_job_that_fails_between),
+        NCCL(a_dead_peer_is_named_after_nccl),
     };
     return cmocka_run_group_tests_name("comm_thread", tests, NULL, NULL);
 }

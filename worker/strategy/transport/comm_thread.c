@@ -14,6 +14,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#define DEAD_PEER_NS (100LL * 1000 * 1000)
+
 struct dpt_comm_thread {
     pthread_t thread;
     struct dpt_trace_recorder *recorder; /* borrowed; NULL: nothing is traced */
@@ -65,6 +67,19 @@ static void count_bytes(struct dpt_comm_thread *t)
     t->nccl_bytes_of_last = nccl_bytes;
 }
 
+/* NCCL says that a peer is gone, but not which. The control's connection to a process that died ends
+ * within milliseconds, and then the control names the rank. Without this second sign the server
+ * would wait for the lease of a dead node. An abort ends the wait. */
+static void find_dead_peer(struct dpt_comm_thread *t)
+{
+    const int64_t end_ns = dpt_now_ns() + DEAD_PEER_NS;
+    struct dpt_err err;
+    for (int64_t left_ns = DEAD_PEER_NS; left_ns > 0 && dpt_comm_suspect(t->comm) < 0;
+         left_ns = end_ns - dpt_now_ns())
+        if (dpt_comm_poll_woken(t->comm, left_ns, &err) != DPT_INPROGRESS)
+            return;
+}
+
 static void *comm_thread_main(void *arg)
 {
     struct dpt_comm_thread *t = arg;
@@ -86,6 +101,8 @@ static void *comm_thread_main(void *arg)
          * device, and nothing waits any more for the operations under way. */
         if (status != DPT_OK && t->nccl)
             dpt_nccl_comm_quit(t->nccl);
+        if (status == DPT_EPEER && t->nccl && t->comm)
+            find_dead_peer(t);
 
         (void)pthread_mutex_lock(&t->mutex);
         t->status = status;
