@@ -57,8 +57,17 @@ class Gpt2(torch.nn.Module):
         x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
         for block in self.h:
             x = block(x)
+        return self.loss(x, targets)
+
+    def loss(self, x, targets):
         logits = F.linear(self.ln_f(x), self.wte.weight)
         return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.reshape(-1))
+
+    def compile_parts(self):
+        """Compiles a block once for all blocks, and the head: a deep model as a whole takes minutes to compile."""
+        for block in self.h:
+            block.compile()
+        self.loss = torch.compile(self.loss)
 
 
 def safetensors_in(folder):
@@ -135,7 +144,7 @@ def main():
     parser.add_argument("--warmup", type=int, default=0, help="steps over which the rate rises to --lr")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--compile", choices=("on", "off"), default="on")
+    parser.add_argument("--compile", choices=("on", "parts", "off"), default="on")
     parser.add_argument("--weights")
     parser.add_argument("--tokens")
     a = parser.parse_args()
@@ -145,6 +154,8 @@ def main():
     if a.weights:
         load(model, a.weights)
     run = torch.compile(model) if a.compile == "on" else model
+    if a.compile == "parts":
+        model.compile_parts()
     optimizer = optimizer_of(model, a.lr, a.device == "cuda")
     autocast = nullcontext if a.precision == "fp32" else lambda: torch.autocast(a.device, torch.bfloat16)
     wait = torch.cuda.synchronize if a.device == "cuda" else lambda: None
