@@ -364,7 +364,7 @@ class Cluster:
     def start_worker(self, node, env=None, **options):
         """Starts a worker (options: see worker_argv). A node id may be started again after its process ended."""
         argv = self.worker_argv(node, **options)
-        if any(name.startswith(("DPT_TEST_FLIP_", "DPT_TEST_SPOIL_")) for name in env or {}):
+        if any(name.startswith(("DPT_TEST_FLIP_", "DPT_TEST_SPOIL_", "DPT_TEST_SLOW_")) for name in env or {}):
             argv[0] = bin_dir().parent / "tests" / "dpt-worker-with-faults"  # tests/worker/train/faults.c
         log_dir, checkpoint_dir = self.dirs(node)
         log_dir = (options.get("sets") or {}).get("log.dir", log_dir)

@@ -5,7 +5,10 @@
  *   DPT_TEST_FLIP_GRADIENT_BIT=RANK:STEP  flips a bit of the first gradient that the rank announces
  *   DPT_TEST_FLIP_WEIGHT_BIT=RANK:STEP    flips a bit of the rank's weights after the step
  *   DPT_TEST_SPOIL_STEPS=COUNT:FIRST[:FACTOR]  multiplies the gradients of these steps by FACTOR
- * (by default NaN), in every slot and so in every world alike */
+ * (by default NaN), in every slot and so in every world alike
+ *   DPT_TEST_SLOW_SLOTS=US:FILE           delays each slot's backward pass (delays.h) */
+#include "tests/worker/train/delays.h"
+
 #include "base/log.h"
 #include "worker/strategy/strategy.h"
 
@@ -52,6 +55,7 @@ struct faults {
     } spoilt;
     int rank;   /* in the present generation */
     bool armed; /* the next announced gradient is to be damaged */
+    bool slow;  /* the next announced gradient is the slot's first */
     struct dpt_slot *slot;
     void (*announce)(void *ctx, int param);
     void *announce_ctx;
@@ -106,6 +110,9 @@ static void flip_and_announce(void *ctx, int param)
     struct faults *f = ctx;
     const struct dpt_model *model = f->env.model;
     const struct dpt_param *p = dpt_model_param(model, param);
+    if (f->slow)
+        dpt_test_delay("DPT_TEST_SLOW_SLOTS");
+    f->slow = false;
     if (f->armed)
         flip_gradient_bit(&f->env, f->slot->grads[p->unit] +
                                        (p->offset - dpt_model_unit(model, p->unit)->offset));
@@ -127,6 +134,7 @@ void __wrap_dpt_strategy_begin_slot(struct dpt_strategy *s, int index, struct dp
     if (slot->step >= f->spoilt.first && slot->step - f->spoilt.first < f->spoilt.n)
         slot->dloss *= (float)f->spoilt.factor;
     f->slot = slot;
+    f->slow = true;
     f->announce = slot->announce;
     f->announce_ctx = slot->announce_ctx;
     slot->announce = flip_and_announce;
