@@ -7,10 +7,15 @@
  *   - An op of the communication thread is a cpu_op: it is a part of a collective.
  *   - A collective is a launch on its thread and a kernel of NCCL's name on a stream from 20 on.
  *     Collectives that are under way at the same time are on different streams. The kernel's time
- *     contains the wait for peers that come late, as NCCL's kernels do. */
+ *     contains the wait for peers that come late, as NCCL's kernels do.
+ *
+ * With the records of a GPU (kineto_device.h) nothing is shown as another thing: kernels, copies
+ * and launches are the GPU's, ops are cpu_ops, and a collective is an annotation on its thread. An
+ * NCCL kernel has the arguments of its collective. */
 #ifndef DPT_WORKER_TRACE_KINETO_H
 #define DPT_WORKER_TRACE_KINETO_H
 
+#include "kernels/device_activity.h"
 #include "worker/trace/recorder.h"
 
 enum { DPT_KINETO_COMPUTE_STREAM = 7, DPT_KINETO_COMM_STREAM = 20 };
@@ -29,7 +34,8 @@ struct dpt_kineto_trace {
     int64_t window;
     /* The time that `ts` 0 stands for, since 1970; and that time on the clock of the events. */
     int64_t base_ns, base_event_ns;
-    const struct dpt_kineto_track *tracks; /* [DPT_TRACE_TRACKS] */
+    const struct dpt_kineto_track *tracks;   /* [DPT_TRACE_TRACKS] */
+    const struct dpt_device_records *device; /* NULL: the CPU is shown as a device */
 };
 
 /* Takes the next bytes of the text. */

@@ -15,7 +15,10 @@ enum dpt_trace_kind {
     DPT_TRACE_ANNOTATION, /* a part of the training loop */
     DPT_TRACE_STEP,       /* a step of the run; value[0] is its number */
     DPT_TRACE_OP,         /* an op of the device */
-    DPT_TRACE_COLLECTIVE  /* a transfer between ranks, with the wait for late peers */
+    DPT_TRACE_COLLECTIVE, /* a transfer between ranks, with the wait for late peers */
+    /* A COLLECTIVE that a device carries out by NCCL: from its launch until the host knows its end
+     */
+    DPT_TRACE_DEVICE_COLLECTIVE
 };
 
 enum dpt_trace_collective {
@@ -30,9 +33,9 @@ enum { DPT_TRACE_ARGS = 5 };
 
 /* All texts live until the recorder is destroyed, and have no quotes and backslashes. */
 struct dpt_trace_span {
-    const char *name; /* NULL for a COLLECTIVE */
+    const char *name; /* NULL for a collective */
     enum dpt_trace_kind kind;
-    enum dpt_trace_collective collective; /* of a COLLECTIVE */
+    enum dpt_trace_collective collective; /* of a COLLECTIVE or a DEVICE_COLLECTIVE */
     const char *dtype;                    /* of its elements, by PyTorch's name; else NULL */
     const char *key[DPT_TRACE_ARGS];      /* NULL: no value */
     int64_t value[DPT_TRACE_ARGS];
