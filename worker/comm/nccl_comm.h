@@ -19,6 +19,7 @@
 
 #include "worker/comm/nccl_form.h"
 #include "worker/comm/nccl_machine.h"
+#include "worker/trace/span.h"
 
 enum {
     DPT_NCCL_GROUPS_MAX = 1 + DPT_NCCL_SPLITS_MAX, /* group 0 is the world */
@@ -69,6 +70,12 @@ DPT_MUST_USE enum dpt_status dpt_nccl_comm_open(struct dpt_nccl_comm *comm,
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_post(struct dpt_nccl_comm *comm, int group,
                                                 const struct dpt_nccl_op *op, uint64_t *ret_ticket,
                                                 struct dpt_err *err);
+/* The same. Traces the operation as `span`, on the owner's thread, from its launch until it is
+ * done; borrowed until then. NULL: it is not traced. */
+DPT_MUST_USE enum dpt_status dpt_nccl_comm_post_traced(struct dpt_nccl_comm *comm, int group,
+                                                       const struct dpt_nccl_op *op,
+                                                       const struct dpt_trace_span *span,
+                                                       uint64_t *ret_ticket, struct dpt_err *err);
 
 /* Moves everything here and in the control. DPT_OK: the operation is done, its bytes have arrived
  * and its sends are read. DPT_INPROGRESS: wait_ms has passed (0: one look, -1: no limit), or

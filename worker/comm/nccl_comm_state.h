@@ -9,6 +9,8 @@ struct nccl_group {
     int order[DPT_COMM_WORLD_MAX];  /* rank of the run → rank here; -1: outside */
     uint64_t posted, started, done; /* operations since creation; ticket k names the k-th */
     struct dpt_nccl_op queue[DPT_NCCL_QUEUE_MAX];
+    const struct dpt_trace_span *span[DPT_NCCL_QUEUE_MAX]; /* of queue[i]; NULL: it is not traced */
+    int64_t began_ns; /* of the trace of the operation that runs; 0: none */
 };
 
 struct dpt_nccl_comm {

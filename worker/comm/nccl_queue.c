@@ -67,12 +67,21 @@ static enum dpt_status start_next(struct dpt_nccl_comm *c, int group, struct dpt
             c->scratch[i].peer = g->order[op.pieces[i].peer];
     }
     op.pieces = c->scratch;
+    g->began_ns = g->span[g->started % DPT_NCCL_QUEUE_MAX] ? dpt_trace_begin() : 0;
     g->started++;
     return dpt_nccl_machine_launch(c->machine, dpt_nccl_comm_at(c, group), &op, err);
 }
 
 enum dpt_status dpt_nccl_comm_post(struct dpt_nccl_comm *c, int group, const struct dpt_nccl_op *op,
                                    uint64_t *ret_ticket, struct dpt_err *err)
+{
+    return dpt_nccl_comm_post_traced(c, group, op, NULL, ret_ticket, err);
+}
+
+enum dpt_status dpt_nccl_comm_post_traced(struct dpt_nccl_comm *c, int group,
+                                          const struct dpt_nccl_op *op,
+                                          const struct dpt_trace_span *span, uint64_t *ret_ticket,
+                                          struct dpt_err *err)
 {
     DPT_ASSERT(c->built);
     if (group < 0 || group > c->n_splits || c->groups[group].size == 0)
@@ -83,6 +92,7 @@ enum dpt_status dpt_nccl_comm_post(struct dpt_nccl_comm *c, int group, const str
         return dpt_fail(err, DPT_EOVERFLOW, "more than %d operations posted between GPUs",
                         DPT_NCCL_QUEUE_MAX);
     g->queue[g->posted % DPT_NCCL_QUEUE_MAX] = *op;
+    g->span[g->posted % DPT_NCCL_QUEUE_MAX] = span;
     g->posted++;
     const uint64_t ticket = g->posted;
     DPT_TRY(start_next(c, group, err));
@@ -95,6 +105,8 @@ static void finish_op(struct dpt_nccl_comm *c, struct nccl_group *g)
     const struct dpt_nccl_op *op = &g->queue[g->done % DPT_NCCL_QUEUE_MAX];
     for (int i = 0; i < op->n_pieces; i++)
         c->bytes_sent += dpt_nccl_piece_bytes_sent(&op->pieces[i], g->size);
+    if (g->began_ns != 0)
+        dpt_trace_end(g->began_ns, g->span[g->done % DPT_NCCL_QUEUE_MAX]);
     g->done++;
     c->n_done++;
 }

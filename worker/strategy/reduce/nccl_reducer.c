@@ -5,6 +5,7 @@
 #include "kernels/ops.h"
 #include "worker/comm/nccl_comm.h"
 #include "worker/strategy/transport/buffer.h"
+#include "worker/trace/span.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@ struct bucket {
     struct dpt_nccl_piece *to_owners, *to_all; /* borrowed by operations */
     int n_to_owners, n_to_all;
     int64_t own_first, own_numel; /* this rank's piece */
+    struct dpt_trace_span span_to_owners, span_to_all;
     struct dpt_event *event;
     atomic_int ready;
 };
@@ -91,6 +93,18 @@ static void add_piece(struct dpt_nccl_piece *pieces, int *n, enum dpt_nccl_kind 
                                                  .count = (size_t)numel * sizeof(float)};
 }
 
+/* The trace of an operation on a bucket. `input`, `output`: elements as PyTorch counts them. */
+static struct dpt_trace_span bucket_span(const struct nccl_reducer *r, int bucket,
+                                         enum dpt_trace_collective collective, int64_t input,
+                                         int64_t output)
+{
+    return (struct dpt_trace_span){.kind = DPT_TRACE_DEVICE_COLLECTIVE,
+                                   .collective = collective,
+                                   .dtype = "Float",
+                                   .key = {DPT_TRACE_COLLECTIVE_KEYS, "bucket"},
+                                   .value = {input, output, r->base.of.world->size, bucket}};
+}
+
 static enum dpt_status plan_all_reduce(struct nccl_reducer *r, int index, struct dpt_err *err)
 {
     const struct dpt_bucket *whole = &r->base.of.buckets[index];
@@ -104,7 +118,19 @@ static enum dpt_status plan_all_reduce(struct nccl_reducer *r, int index, struct
                                                        .to = at,
                                                        .count = (size_t)(whole->end - whole->first),
                                                        .dtype = DPT_NCCL_F32};
+    b->span_to_all = bucket_span(r, index, DPT_TRACE_ALL_REDUCE, whole->end - whole->first,
+                                 whole->end - whole->first);
     return dpt_event_create(r->spec.device, &b->event, err);
+}
+
+/* Ranks first send each piece to its owner and then, unless the owners keep it, the sums to all. */
+static void label_bucket(struct nccl_reducer *r, int index)
+{
+    struct bucket *b = &r->buckets[index];
+    const int64_t numel = r->base.of.buckets[index].end - r->base.of.buckets[index].first;
+    b->span_to_owners =
+        bucket_span(r, index, DPT_TRACE_REDUCE_SCATTER, numel * r->n_own, b->own_numel);
+    b->span_to_all = bucket_span(r, index, DPT_TRACE_ALL_GATHER, b->own_numel, numel);
 }
 
 /* Plans the transfers of a bucket, and fills `list` with the addresses of the parts to add. Between
@@ -118,6 +144,7 @@ static enum dpt_status plan_bucket(struct nccl_reducer *r, int index, const floa
     float *staged = r->staging[index % STAGINGS].data;
     b->own_first = own.first;
     b->own_numel = own.end - own.first;
+    label_bucket(r, index);
     b->to_owners = calloc((size_t)(size * r->n_own + r->n_parts), sizeof *b->to_owners);
     b->to_all = calloc((size_t)size * 2, sizeof *b->to_all);
     if (!b->to_owners || !b->to_all)
@@ -271,9 +298,9 @@ static enum dpt_status all_reduce_buckets(struct nccl_reducer *r, struct dpt_com
     for (int i = first; i < end; i++) {
         struct bucket *b = &r->buckets[i];
         DPT_TRY(await_ready(thread, b, last, err));
-        DPT_TRY(dpt_nccl_comm_post(
+        DPT_TRY(dpt_nccl_comm_post_traced(
             nccl, 0, &(struct dpt_nccl_op){b->to_all, b->n_to_all, dpt_event_native(b->event)},
-            &last, err));
+            &b->span_to_all, &last, err));
     }
     return last > 0 ? await_ticket(nccl, last, err) : DPT_OK;
 }
@@ -297,10 +324,10 @@ static enum dpt_status nccl_run_buckets(struct dpt_reducer *reducer, struct dpt_
             struct bucket *b = &r->buckets[turn];
             DPT_TRY(await_ready(thread, b, last, err));
             if (b->n_to_owners > 0)
-                DPT_TRY(dpt_nccl_comm_post(
+                DPT_TRY(dpt_nccl_comm_post_traced(
                     nccl, 0,
                     &(struct dpt_nccl_op){b->to_owners, b->n_to_owners, dpt_event_native(b->event)},
-                    &contributed, err));
+                    &b->span_to_owners, &contributed, err));
             else
                 dpt_event_await(b->event, r->base.of.stream);
         }
@@ -310,8 +337,9 @@ static enum dpt_status nccl_run_buckets(struct dpt_reducer *reducer, struct dpt_
                 DPT_TRY(await_ticket(nccl, before, err));
             DPT_TRY(add_parts(r, turn - 1, err));
             if (b->n_to_all > 0)
-                DPT_TRY(dpt_nccl_comm_post(
-                    nccl, 0, &(struct dpt_nccl_op){b->to_all, b->n_to_all, NULL}, &last, err));
+                DPT_TRY(dpt_nccl_comm_post_traced(
+                    nccl, 0, &(struct dpt_nccl_op){b->to_all, b->n_to_all, NULL}, &b->span_to_all,
+                    &last, err));
         }
         last = contributed > last ? contributed : last;
     }

@@ -28,6 +28,7 @@ struct running {
     uint64_t ticket; /* of the NCCL operation; 0: none */
     bool arrived;
     int64_t began_ns; /* of its trace; 0: none */
+    struct dpt_trace_span span;
 };
 
 struct dpt_task_runner {
@@ -184,6 +185,40 @@ static struct dpt_event *event_of(struct dpt_task_runner *w, const struct dpt_ta
     return w->events[atomic_load_explicit(&w->actions, memory_order_acquire) % EVENTS];
 }
 
+static int64_t sum_bytes(const struct dpt_comm_xfer *xfers, int n)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += (int64_t)xfers[i].bytes;
+    return sum;
+}
+
+/* The span of a task. Elements are counted as PyTorch counts them: an all-gather's input is this
+ * rank's piece, and its output are the pieces of all ranks; of a reduce-scatter it is the other way
+ * round. */
+static struct dpt_trace_span span_of(const struct dpt_task_runner *w, const struct dpt_task *task,
+                                     const struct running *run)
+{
+    const struct dpt_task_label *label = &w->spec.label[task->kind];
+    const struct dpt_task_transfers *x = &run->xfers;
+    const int64_t sent = sum_bytes(x->out, x->n_out), received = sum_bytes(x->in, x->n_in),
+                  width = (int64_t)label->width;
+    int64_t input = sent, output = received;
+    if (label->collective == DPT_TRACE_ALL_GATHER) {
+        input = x->n_out > 0 ? (int64_t)x->out[0].bytes : 0;
+        output = input + received;
+    } else if (label->collective == DPT_TRACE_REDUCE_SCATTER) {
+        output = x->n_in > 0 ? (int64_t)x->in[0].bytes : 0;
+        input = sent + output;
+    }
+    return (struct dpt_trace_span){
+        .kind = w->nccl ? DPT_TRACE_DEVICE_COLLECTIVE : DPT_TRACE_COLLECTIVE,
+        .collective = label->collective,
+        .dtype = label->dtype,
+        .key = {DPT_TRACE_COLLECTIVE_KEYS, "unit", "bytes sent"},
+        .value = {input / width, output / width, w->spec.world_size, task->unit, sent}};
+}
+
 /* Starts a task by NCCL. A task without transfers on this rank needs no operation: the stream only
  * waits for the device's earlier work. */
 static enum dpt_status start_by_nccl(struct dpt_task_runner *w, const struct dpt_task *task,
@@ -192,12 +227,15 @@ static enum dpt_status start_by_nccl(struct dpt_task_runner *w, const struct dpt
     struct dpt_event *event = event_of(w, task);
     int n = add_pieces(run->pieces, run->xfers.in, run->xfers.n_in);
     n += add_pieces(run->pieces + n, run->xfers.out, run->xfers.n_out);
-    if (n > 0)
-        return dpt_nccl_comm_post(w->nccl, w->spec.group[task->kind],
-                                  &(struct dpt_nccl_op){run->pieces, n, dpt_event_native(event)},
-                                  &run->ticket, err);
-    dpt_event_await(event, w->spec.comm_stream);
-    return DPT_OK;
+    if (n == 0) {
+        dpt_event_await(event, w->spec.comm_stream);
+        return DPT_OK;
+    }
+    if (run->began_ns != 0)
+        run->span = span_of(w, task, run);
+    return dpt_nccl_comm_post_traced(w->nccl, w->spec.group[task->kind],
+                                     &(struct dpt_nccl_op){run->pieces, n, dpt_event_native(event)},
+                                     run->began_ns != 0 ? &run->span : NULL, &run->ticket, err);
 }
 
 static enum dpt_status start_task(struct dpt_task_runner *w, struct dpt_err *err)
@@ -231,41 +269,15 @@ static bool has_received(const struct dpt_task_runner *w, int index)
     return !run->in || dpt_comm_op_received(run->in);
 }
 
-static int64_t sum_bytes(const struct dpt_comm_xfer *xfers, int n)
-{
-    int64_t sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += (int64_t)xfers[i].bytes;
-    return sum;
-}
-
-/* Traces a task from its start until its arrival was handled. Elements are counted as PyTorch
- * counts them: an all-gather's input is this rank's piece, and its output are the pieces of all
- * ranks; of a reduce-scatter it is the other way round. */
+/* Traces a task from its start until its arrival was handled. NCCL's queue traces its own
+ * operations. */
 static void trace_task(const struct dpt_task_runner *w, const struct dpt_task *task,
                        const struct running *run)
 {
-    const struct dpt_task_label *label = &w->spec.label[task->kind];
-    const struct dpt_task_transfers *x = &run->xfers;
-    if (run->began_ns == 0 || x->n_in + x->n_out == 0)
+    if (run->began_ns == 0 || w->nccl || run->xfers.n_in + run->xfers.n_out == 0)
         return;
-    const int64_t sent = sum_bytes(x->out, x->n_out), received = sum_bytes(x->in, x->n_in),
-                  width = (int64_t)label->width;
-    int64_t input = sent, output = received;
-    if (label->collective == DPT_TRACE_ALL_GATHER) {
-        input = x->n_out > 0 ? (int64_t)x->out[0].bytes : 0;
-        output = input + received;
-    } else if (label->collective == DPT_TRACE_REDUCE_SCATTER) {
-        output = x->n_in > 0 ? (int64_t)x->in[0].bytes : 0;
-        input = sent + output;
-    }
-    dpt_trace_end(run->began_ns,
-                  &(struct dpt_trace_span){.kind = DPT_TRACE_COLLECTIVE,
-                                           .collective = label->collective,
-                                           .dtype = label->dtype,
-                                           .key = {DPT_TRACE_COLLECTIVE_KEYS, "unit", "bytes sent"},
-                                           .value = {input / width, output / width,
-                                                     w->spec.world_size, task->unit, sent}});
+    const struct dpt_trace_span span = span_of(w, task, run);
+    dpt_trace_end(run->began_ns, &span);
 }
 
 /* Handles a task that has received everything. */
