@@ -16,6 +16,8 @@
 
 __thread struct emulated_places emulated_place;
 
+static const struct emulated_observer *observer;
+
 namespace {
 
 enum { STACK_BYTES = 128 << 10 };
@@ -209,6 +211,13 @@ void emulated_launch(dim3 grid, unsigned block, size_t shared_bytes,
                 emulated_place.block = dim3(x, y, z);
                 run_block();
             }
+    if (observer)
+        observer->kernel(grid.x, block, shared_bytes);
+}
+
+void emulated_observe(const struct emulated_observer *of_work)
+{
+    observer = of_work;
 }
 
 void *emulated_shared(void)
@@ -374,6 +383,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, int kind, 
     (void)kind;
     (void)queue;
     memcpy(dst, src, bytes);
+    if (observer)
+        observer->copy(bytes);
     return cudaSuccess;
 }
 
@@ -381,6 +392,8 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, void *queue)
 {
     (void)queue;
     memset(p, value, bytes);
+    if (observer)
+        observer->set(bytes);
     return cudaSuccess;
 }
 
@@ -423,6 +436,8 @@ cudaError_t cudaStreamDestroy(void *queue)
 cudaError_t cudaStreamSynchronize(void *queue)
 {
     (void)queue;
+    if (observer)
+        observer->sync();
     return cudaSuccess;
 }
 

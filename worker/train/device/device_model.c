@@ -220,9 +220,14 @@ struct dpt_stager *dpt_device_model_stager(const struct dpt_device_model *a)
 enum dpt_status dpt_device_model_begin_generation(struct dpt_device_model *a, struct dpt_err *err)
 {
     DPT_TRY(dpt_stream_sync(a->stream, err)); /* a step may have been interrupted */
+    dpt_device_model_drop_graphs(a);
+    return DPT_OK;
+}
+
+void dpt_device_model_drop_graphs(struct dpt_device_model *a)
+{
     if (a->graphs)
         dpt_unit_graphs_forget(a->graphs);
-    return DPT_OK;
 }
 
 void dpt_device_model_forget_weights(struct dpt_device_model *a)

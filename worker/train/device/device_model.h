@@ -59,6 +59,9 @@ struct dpt_stager *dpt_device_model_stager(const struct dpt_device_model *a);
 DPT_MUST_USE enum dpt_status dpt_device_model_begin_generation(struct dpt_device_model *a,
                                                                struct dpt_err *err);
 
+/* Drops the captured graphs; later slots capture them again. The device model's stream is idle. */
+void dpt_device_model_drop_graphs(struct dpt_device_model *a);
+
 /* Marks the weights on the device as old. Called when the weights on the host have changed: before
  * each step, and before an evaluation. */
 void dpt_device_model_forget_weights(struct dpt_device_model *a);

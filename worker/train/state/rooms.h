@@ -5,8 +5,9 @@
  *   state/      generation, training state: data that all rooms share
  *   link/       the agent: commands, the report, the fence and the grants
  *   log/        log.dir: lines of the run's log, records of this rank
- *   trace/      trace.dir: the recorder of this rank's threads, and the files of its windows
  *   device/     memory, streams and kernels; the model's forward and backward
+ *   trace/      trace.dir: the recorder of the threads, the records of the GPU, the files of its
+ *               windows
  *   save/       checkpoint.dir: saving, loading, rescues
  *   step/       a step up to its application; evaluation; comparison of replicas
  *   formation/  from a plan to a communicator and a filled state

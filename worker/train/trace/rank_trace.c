@@ -16,11 +16,13 @@ enum dpt_status rank_open_trace(struct dpt_rank *r, struct dpt_err *err)
         return DPT_OK;
     DPT_TRY(dpt_trace_recorder_create(DPT_TRACE_EVENTS_MAX, &r->trace->recorder, err));
     dpt_trace_attach(r->trace->recorder, DPT_TRACE_MAIN);
+    rank_open_gpu_records(r);
     return DPT_OK;
 }
 
 void rank_close_trace(struct dpt_rank *r)
 {
+    rank_close_gpu_records(r);
     dpt_trace_attach(NULL, DPT_TRACE_MAIN);
     dpt_trace_recorder_destroy(&r->trace->recorder);
 }
@@ -61,7 +63,8 @@ static void write_trace(struct dpt_rank *r)
                                      .process = getpid(),
                                      .generation = r->gen.number,
                                      .window = t->window,
-                                     .tracks = tracks};
+                                     .tracks = tracks,
+                                     .device = rank_gpu_records(r)};
     dpt_kineto_set_base(&trace, wall_ns, dpt_now_ns());
     for (int i = 0; i < DPT_TRACE_TRACKS; i++) {
         tracks[i].name = names[i];
@@ -73,6 +76,12 @@ static void write_trace(struct dpt_rank *r)
                     (long long)t->first_step + 1, (long long)t->step + 1,
                     (long long)tracks[i].events.dropped, names[i]);
     }
+    if (trace.device && trace.device->dropped > 0)
+        dpt_log(DPT_LOG_WARN,
+                "the trace of steps %lld to %lld has no room for %lld records of the GPU: lower "
+                "trace.active",
+                (long long)t->first_step + 1, (long long)t->step + 1,
+                (long long)trace.device->dropped);
     if (dpt_trace_file_write(r->config->trace.dir, &trace, wall_ns, path, &err) == DPT_OK) {
         dpt_log(DPT_LOG_INFO, "the trace of steps %lld to %lld is in '%s'",
                 (long long)t->first_step + 1, (long long)t->step + 1, path);
@@ -89,6 +98,7 @@ static void write_trace(struct dpt_rank *r)
 static void end_window(struct dpt_rank *r)
 {
     dpt_trace_recorder_end(r->trace->recorder);
+    rank_end_gpu_records(r);
     r->trace->phase = DPT_TRACE_IDLE;
     if (!rank_may_record(r, "the trace of the last steps is"))
         return;
@@ -115,8 +125,10 @@ void rank_trace_begin_step(struct dpt_rank *r)
         end_window(r);
     if (phase == DPT_TRACE_IDLE) {
         dpt_trace_recorder_end(t->recorder);
+        rank_end_gpu_records(r);
     } else if (phase != t->phase || place.window != t->window) {
         t->first_step = r->state.step;
+        rank_begin_gpu_records(r);
         dpt_trace_recorder_begin(t->recorder);
     }
     t->phase = phase;

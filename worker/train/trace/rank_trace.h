@@ -6,9 +6,11 @@
 #include "worker/trace/recorder.h"
 #include "worker/trace/window.h"
 #include "worker/train/state/rooms.h"
+#include "worker/train/trace/gpu_records.h"
 
 struct rank_trace {
     struct dpt_trace_recorder *recorder; /* NULL: nothing is traced */
+    struct rank_gpu_records gpu;
     bool failed;                 /* a file could not be written; no further steps are recorded */
     enum dpt_trace_phase phase;  /* of the present step: IDLE, WARMUP or RECORD */
     int64_t window;              /* of `phase` */
