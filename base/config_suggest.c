@@ -81,29 +81,36 @@ static void list_names(const char *section, char ret_text[SUGGESTION_BYTES])
     }
 }
 
+/* Distances are in half edits, so that the same name in another section is farther than a name one
+ * edit away, and nearer than a name two edits away. */
+enum { EDIT = 2, SAME_NAME = EDIT + 1 };
+
 /* Makes `known` the best suggestion for `path` if it is nearer than the best one so far. For most
  * names the difference of the lengths shows that they are not. */
 static void consider_name(const char *path, const char *known, bool same, size_t *least,
                           char best[DPT_YAML_PATH_BYTES])
 {
     size_t n = strlen(path), known_n = strlen(known);
-    if (!same && (n > known_n ? n - known_n : known_n - n) > *least)
+    if (!same && EDIT * (n > known_n ? n - known_n : known_n - n) > *least)
         return;
-    /* The same name in another section is as near as one edit in the same section. */
-    size_t distance = same ? 1 : dpt_config_edit_distance(path, known);
+    size_t distance = EDIT * dpt_config_edit_distance(path, known);
+    if (same && distance > SAME_NAME)
+        distance = SAME_NAME;
     if (distance < *least || (distance == *least && !best[0])) {
         *least = distance;
         (void)snprintf(best, DPT_YAML_PATH_BYTES, "%s", known);
     }
 }
 
-/* Writes "; did you mean 'train.steps'?" with a path that is one edit away, else with a key of the
- * same name in another section, else with the nearest path or section. If no name is near, lists
- * the names that exist. */
+/* Writes "; did you mean 'train.steps'?" with a path or section that is one edit away, else with a
+ * key of the same name in another section, else with the nearest path or section. Of names that are
+ * equally near, the first in the table's order counts; a section stands behind its first key. If no
+ * name is near, lists the names that exist. */
 static void suggest_name(const char *path, char ret_text[SUGGESTION_BYTES])
 {
     char best[DPT_YAML_PATH_BYTES] = "", section[DPT_YAML_PATH_BYTES];
-    size_t least = 1 + strlen(path) / 4; /* with more edits the name is not a typing error */
+    /* With more edits the name is not a typing error. */
+    size_t least = EDIT * (1 + strlen(path) / 4) + 1;
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
         const char *known = dpt_config_keys[i].path;
         bool same_leaf = strcmp(leaf_of(path), leaf_of(known)) == 0;

@@ -182,6 +182,31 @@ static const struct {
      "that tokenizer's tokens, which dpt-data encode prints, or more"},
 };
 
+/* A name one edit away, before the same name in another section, before names that are farther; of
+ * equally near names the first of the table. */
+static const struct {
+    const char *path, *suggested;
+} near_cases[] = {
+    {"lg.dir", "'log.dir'"},
+    {"nowhere.dir", "'checkpoint.dir'"},
+    {"nowhere.kind", "'data.kind'"},
+    {"lr", "'optimizer.lr'"},
+    {"checkpont.dir", "'checkpoint.dir'"},
+    {"trace.wait_s", "'cluster.wait_s'"},
+};
+
+static void nearest_name_is_suggested(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof near_cases / sizeof *near_cases; i++) {
+        char line[DPT_ERR_TEXT_BYTES];
+        (void)snprintf(line, sizeof line, "unknown key '%s'; did you mean %s?", near_cases[i].path,
+                       near_cases[i].suggested);
+        assert_int_equal(dpt_config_check_path(near_cases[i].path, &err), DPT_ECONFIG);
+        assert_string_equal(err.text, line);
+    }
+}
+
 static void refused_combinations(void **state)
 {
     (void)state;
@@ -248,8 +273,8 @@ static void refused_overrides(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(refused_from_the_file),
-                                       cmocka_unit_test(refused_combinations),
-                                       cmocka_unit_test(refused_overrides)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refused_from_the_file), cmocka_unit_test(nearest_name_is_suggested),
+        cmocka_unit_test(refused_combinations), cmocka_unit_test(refused_overrides)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
