@@ -19,6 +19,7 @@ static const char *const names[DPT_MEMORY_COUNT] = {
     [DPT_MEMORY_COMM] = "comm",
     [DPT_MEMORY_DATA] = "data",
     [DPT_MEMORY_CHECKPOINT] = "checkpoint",
+    [DPT_MEMORY_TRACE] = "trace",
     [DPT_MEMORY_OTHER] = "other",
 };
 
@@ -28,39 +29,70 @@ const char *dpt_memory_tag_name(enum dpt_memory_tag tag)
     return names[tag];
 }
 
-static void count_add(struct dpt_counter *counter, size_t bytes)
+/* Returns the bytes after the addition. */
+static long long count_add(struct dpt_counter *counter, size_t bytes)
 {
     const long long now = atomic_fetch_add(&counter->now, (long long)bytes) + (long long)bytes;
     long long peak = atomic_load(&counter->peak);
     while (now > peak && !atomic_compare_exchange_weak(&counter->peak, &peak, now)) {
     }
+    return now;
 }
 
-static void count_sub(struct dpt_counter *counter, size_t bytes)
+/* Returns the bytes after the subtraction. */
+static long long count_sub(struct dpt_counter *counter, size_t bytes)
 {
     const long long before = atomic_fetch_sub(&counter->now, (long long)bytes);
     /* Else the release has another purpose than the allocation. */
     DPT_ASSERT(before >= (long long)bytes);
+    return before - (long long)bytes;
+}
+
+void dpt_account_observe(struct dpt_account *account, dpt_account_sink sink)
+{
+    account->sink = sink;
+}
+
+static void tell_sink(const struct dpt_account *account, struct dpt_account_change change)
+{
+    if (account->sink)
+        account->sink(&change);
+}
+
+void dpt_account_add_at(struct dpt_account *account, enum dpt_memory_tag tag, const void *address,
+                        size_t bytes, size_t reserved)
+{
+    if (!account)
+        return;
+    (void)count_add(&account->tag[tag], bytes);
+    const int64_t all = count_add(&account->all, bytes),
+                  all_reserved = count_add(&account->reserved, reserved);
+    tell_sink(account,
+              (struct dpt_account_change){tag, (int64_t)bytes, address, all, all_reserved});
+}
+
+void dpt_account_sub_at(struct dpt_account *account, enum dpt_memory_tag tag, const void *address,
+                        size_t bytes, size_t reserved)
+{
+    if (!account)
+        return;
+    (void)count_sub(&account->tag[tag], bytes);
+    const int64_t all = count_sub(&account->all, bytes),
+                  all_reserved = count_sub(&account->reserved, reserved);
+    tell_sink(account,
+              (struct dpt_account_change){tag, -(int64_t)bytes, address, all, all_reserved});
 }
 
 void dpt_account_add(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,
                      size_t reserved)
 {
-    if (!account)
-        return;
-    count_add(&account->tag[tag], bytes);
-    count_add(&account->all, bytes);
-    count_add(&account->reserved, reserved);
+    dpt_account_add_at(account, tag, NULL, bytes, reserved);
 }
 
 void dpt_account_sub(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,
                      size_t reserved)
 {
-    if (!account)
-        return;
-    count_sub(&account->tag[tag], bytes);
-    count_sub(&account->all, bytes);
-    count_sub(&account->reserved, reserved);
+    dpt_account_sub_at(account, tag, NULL, bytes, reserved);
 }
 
 void dpt_account_read(const struct dpt_account *account, struct dpt_memory_use *ret)

@@ -27,6 +27,7 @@ enum dpt_memory_tag {
     DPT_MEMORY_COMM,           /* staging, records and links of communicators */
     DPT_MEMORY_DATA,           /* micro-batches that are read ahead or copied to a device */
     DPT_MEMORY_CHECKPOINT,     /* staging of a checkpoint's writer */
+    DPT_MEMORY_TRACE,          /* rings of traced events */
     DPT_MEMORY_OTHER,
     DPT_MEMORY_COUNT
 };
@@ -38,12 +39,26 @@ struct dpt_counter {
     atomic_llong now, peak;
 };
 
+/* An allocation or a release that was counted. */
+struct dpt_account_change {
+    enum dpt_memory_tag tag;
+    int64_t bytes;         /* negative: released */
+    const void *address;   /* NULL: not known */
+    int64_t all, reserved; /* of the account, after the change */
+};
+typedef void (*dpt_account_sink)(const struct dpt_account_change *change);
+
 /* A zeroed account is empty. */
 struct dpt_account {
     struct dpt_counter tag[DPT_MEMORY_COUNT];
     struct dpt_counter all;      /* bytes that callers asked for */
     struct dpt_counter reserved; /* bytes that the system gave for them: whole pages */
+    dpt_account_sink sink;       /* receives each change; NULL: nobody */
 };
+
+/* From now on `sink` receives each change, on the thread that made it. Called before other threads
+ * use the account. */
+void dpt_account_observe(struct dpt_account *account, dpt_account_sink sink);
 
 /* dpt_account_add counts an allocation of `bytes` bytes, for which the system gave `reserved`
  * bytes. dpt_account_sub counts its release, with the same numbers. No effect if `account` is NULL.
@@ -52,6 +67,12 @@ void dpt_account_add(struct dpt_account *account, enum dpt_memory_tag tag, size_
                      size_t reserved);
 void dpt_account_sub(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,
                      size_t reserved);
+
+/* The same, with the address of the memory, for the sink. */
+void dpt_account_add_at(struct dpt_account *account, enum dpt_memory_tag tag, const void *address,
+                        size_t bytes, size_t reserved);
+void dpt_account_sub_at(struct dpt_account *account, enum dpt_memory_tag tag, const void *address,
+                        size_t bytes, size_t reserved);
 
 /* A copy of the counters. If other threads count at the same time, each number is correct, but the
  * numbers may be of different moments. */

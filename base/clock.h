@@ -11,5 +11,10 @@ int64_t dpt_now_ns(void);
 
 /* Seconds since 1970-01-01 UTC, for logs and files only; never compared with a deadline. */
 double dpt_wall_seconds(void);
+int64_t dpt_wall_ns(void);
+
+/* Identity of the clock that dpt_now_ns reads: processes with equal values read one clock. It is a
+ * hash of the system's boot and of the time namespace. 0: unknown. */
+uint64_t dpt_clock_identity(void);
 
 #endif

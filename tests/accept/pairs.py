@@ -24,6 +24,7 @@ LANES = (7, 5)  # of 10 slots: lanes of one and of two slots, and trees that are
 TOGETHER = {1: (1, 1), 2: (1, 2), 3: (1, 3), 4: (1, 4)}
 APART = {1: (1, 1), 2: (2, 1), 3: (3, 1), 4: (2, 2)}
 SHADOW = {"strategy.redundancy": "shadow"}
+UNUSED = {"bytes": 0, "peak": 0, "formula": 0}  # of a kind of memory that a program does not have
 
 
 @dataclass
@@ -183,8 +184,9 @@ def differing(config, before, now):
         return
     if before.sent != now.sent:
         yield "bytes sent", f"{before.sent} and {now.sent}"
-    if before.memory != now.memory:
-        tags = [tag for tag in {**before.memory, **now.memory} if before.memory.get(tag) != now.memory.get(tag)]
+    tags = [tag for tag in {**before.memory, **now.memory}
+            if before.memory.get(tag, UNUSED) != now.memory.get(tag, UNUSED)]
+    if tags:
         yield "memory", "; ".join(f"{t}: {before.memory.get(t)} and {now.memory.get(t)}" for t in tags[:4])
 
 

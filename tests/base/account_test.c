@@ -77,6 +77,44 @@ static void test_threads_count_into_one_account(void **state)
     assert_in_range(use.all_peak, left, left + (int64_t)THREADS * BYTES);
 }
 
+static struct dpt_account_change changes[4];
+static size_t n_changes;
+
+static void keep_change(const struct dpt_account_change *change)
+{
+    assert_true(n_changes < sizeof changes / sizeof changes[0]);
+    changes[n_changes++] = *change;
+}
+
+static void expect_change(size_t i, enum dpt_memory_tag tag, int64_t bytes, const void *address,
+                          int64_t all, int64_t reserved)
+{
+    assert_int_equal(changes[i].tag, tag);
+    assert_int_equal(changes[i].bytes, bytes);
+    assert_ptr_equal(changes[i].address, address);
+    assert_int_equal(changes[i].all, all);
+    assert_int_equal(changes[i].reserved, reserved);
+}
+
+static void test_sink_receives_changes(void **state)
+{
+    struct dpt_account account = {0};
+    char memory[8];
+    (void)state;
+    n_changes = 0;
+    dpt_account_add(&account, DPT_MEMORY_SUMS, 5, 8);
+    dpt_account_observe(&account, keep_change);
+    dpt_account_add_at(&account, DPT_MEMORY_DATA, memory, 100, 128);
+    dpt_account_add(&account, DPT_MEMORY_SUMS, 1, 2);
+    dpt_account_sub_at(&account, DPT_MEMORY_DATA, memory, 100, 128);
+    dpt_account_observe(&account, NULL);
+    dpt_account_sub(&account, DPT_MEMORY_SUMS, 6, 10);
+    assert_int_equal(n_changes, 3);
+    expect_change(0, DPT_MEMORY_DATA, 100, memory, 105, 136);
+    expect_change(1, DPT_MEMORY_SUMS, 1, NULL, 106, 138);
+    expect_change(2, DPT_MEMORY_DATA, -100, memory, 6, 10);
+}
+
 static void test_names_are_distinct(void **state)
 {
     (void)state;
@@ -110,6 +148,7 @@ int main(void)
         cmocka_unit_test(test_counts_by_tag),
         cmocka_unit_test(test_accounts_are_apart),
         cmocka_unit_test(test_threads_count_into_one_account),
+        cmocka_unit_test(test_sink_receives_changes),
         cmocka_unit_test(test_names_are_distinct),
         cmocka_unit_test(test_wrong_tag_ends_the_process),
     };
