@@ -22,6 +22,13 @@ struct comm_pool {
     int smalls_left;
 };
 
+/* A wait of the owner for peers that have not begun to send, if it is traced (peer_wait.c). */
+struct peer_wait {
+    bool wanted;              /* the present poll waits for transfers, not only for a wake */
+    int64_t begin_ns, end_ns; /* begin 0: there is none; end 0: the owner has not woken since */
+    int64_t held_up_us;       /* of all links, at the begin; -1: no sends waited */
+};
+
 struct dpt_comm {
     struct dpt_comm_listener *listener;
     int rank, world_size, timeout_ms;
@@ -39,6 +46,7 @@ struct dpt_comm {
     bool woken;        /* the last poll returned because of dpt_comm_wake */
     bool settling;     /* in dpt_comm_settle, where an abort does not stop a copy */
     bool dirty;        /* a link is dirty */
+    struct peer_wait peer_wait;
     uint64_t bytes_sent;
     int64_t last_poll_ms;
     int64_t polling_since_ms; /* the owner has polled since then without a long pause */
@@ -68,6 +76,13 @@ enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, const struct dpt_er
 void dpt_comm_shut_links(struct dpt_comm *comm);
 /* True when an abort should end the present work. */
 bool dpt_comm_aborting(const struct dpt_comm *comm);
+
+/* peer_wait.c: the owner is about to wait, is awake again, and ends its poll. dpt_peer_arrived: a
+ * posted receive of the link has begun to arrive. Each call costs a branch if nothing is traced. */
+void dpt_peer_wait_begin(struct dpt_comm *comm);
+void dpt_peer_wait_wake(struct dpt_comm *comm);
+void dpt_peer_wait_end(struct dpt_comm *comm);
+void dpt_peer_arrived(struct dpt_conn *link);
 
 /* poll.c: *ret_next gets the nearest deadline of a link. Fails if that deadline has passed. */
 DPT_MUST_USE enum dpt_status dpt_comm_check_deadlines(struct dpt_comm *comm, int64_t now,

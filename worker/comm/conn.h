@@ -80,6 +80,13 @@ struct dpt_conn_ops {
     /* True: the peer no longer writes into lent memory. False: the peer stopped in the middle of a
      * write, so dpt_comm_mem_exchange must replace the memory. NULL: the same as true. */
     bool (*shut)(struct dpt_conn *link);
+    /* For traced waits (peer_wait.c). `receives`: a receive has begun and is not complete. `sends`:
+     * sends wait for room in the socket. `held_up_us`: the time in us, since creation, in which
+     * they waited because the peer did not read. All NULL: a transfer is complete as soon as it
+     * begins. */
+    bool (*receives)(const struct dpt_conn *link);
+    bool (*sends)(const struct dpt_conn *link);
+    int64_t (*held_up_us)(const struct dpt_conn *link);
     /* Epoll events that the link waits for. */
     uint32_t (*interest)(const struct dpt_conn *link);
     /* Monotonic ms at which the link has been quiet or doubtful for too long; INT64_MAX, or NULL:

@@ -53,15 +53,16 @@ enum dpt_status dpt_comm_mem_create_for(struct dpt_comm_listener *listener, enum
                                  .open = open,
                                  .map_bytes = (bytes + page - 1) / page * page};
     listener->mems[region] = mem;
-    dpt_account_add(listener->account, tag, bytes, mem->map_bytes);
     struct sealed_memory pages;
     const enum dpt_status status = map_pages(mem, &pages, err);
     if (status != DPT_OK) {
-        dpt_comm_mem_destroy(&mem);
+        listener->mems[region] = NULL;
+        free(mem);
         return status;
     }
     mem->fd = pages.fd;
     mem->data = pages.data;
+    dpt_account_add_at(listener->account, tag, mem->data, bytes, mem->map_bytes);
     *ret = mem;
     return DPT_OK;
 }
@@ -122,7 +123,7 @@ void dpt_comm_mem_destroy(struct dpt_comm_mem **mem_p)
     if (mem->fd >= 0)
         close(mem->fd);
     mem->listener->mems[mem->region] = NULL;
-    dpt_account_sub(mem->listener->account, mem->tag, mem->bytes, mem->map_bytes);
+    dpt_account_sub_at(mem->listener->account, mem->tag, mem->data, mem->bytes, mem->map_bytes);
     free(mem);
 }
 

@@ -86,10 +86,11 @@ static bool may_spin(const struct dpt_comm *comm)
 }
 
 /* Checks for mail for SPIN_NS. True: there is mail, an abort or a wake. */
-static bool spin_for_mail(const struct dpt_comm *comm)
+static bool spin_for_mail(struct dpt_comm *comm)
 {
     if (!may_spin(comm))
         return false;
+    dpt_peer_wait_begin(comm);
     const int64_t end = dpt_now_ns() + SPIN_NS;
     do {
         for (int i = 0; i < CHECKS_PER_CLOCK; i++) {
@@ -207,7 +208,9 @@ static enum dpt_status poll_until(struct dpt_comm *comm, struct dpt_comm_op *op,
        begun transfers count from now. */
     if (now / NS_A_MS - comm->last_poll_ms > comm->timeout_ms / 4)
         comm->polling_since_ms = now / NS_A_MS;
+    comm->peer_wait.wanted = until != UNTIL_WOKEN;
     for (bool looked = false;; looked = true) {
+        dpt_peer_wait_wake(comm);
         if (atomic_load_explicit(&comm->abort_asked, memory_order_acquire))
             return dpt_fail(err, DPT_EABORTED, "communicator aborted");
         DPT_TRY(move_dirty(comm, err));
@@ -224,8 +227,10 @@ static enum dpt_status poll_until(struct dpt_comm *comm, struct dpt_comm_op *op,
         if (looked && now >= end)
             return DPT_INPROGRESS;
         int64_t deadline = INT64_MAX;
-        if (looked)
+        if (looked) {
             DPT_TRY(dpt_comm_check_deadlines(comm, now / NS_A_MS, &deadline, err));
+            dpt_peer_wait_begin(comm);
+        }
         DPT_TRY(wait_events(comm, looked ? wait_until(now, end, deadline) : 0, err));
     }
 }
@@ -239,6 +244,7 @@ static enum dpt_status poll_comm(struct dpt_comm *comm, struct dpt_comm_op *op, 
         status = comm->listener->network->call(comm, &failure);
     if (status == DPT_OK)
         status = poll_until(comm, op, until, wait_ns, &failure);
+    dpt_peer_wait_end(comm);
     comm->last_poll_ms = dpt_now_ms();
     if (status == DPT_OK || status == DPT_INPROGRESS)
         return status;

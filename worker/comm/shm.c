@@ -207,6 +207,7 @@ static enum dpt_status match_one(struct shm_link *shm, struct dpt_err *err)
     struct dpt_rec *rec = link->recvs.first;
     if (rec->bytes != offer->bytes)
         return dpt_conn_broken(link, DPT_EPROTO, err, "it sends another length than is expected");
+    dpt_peer_arrived(link);
     const bool in_place = offer->type != MESSAGE_SMALL, write = offer->type == MESSAGE_OFFER_OPEN;
     if (rec->write != write)
         return dpt_conn_broken(link, DPT_EPROTO, err,

@@ -16,6 +16,7 @@
  * may compute for any time before it posts the receive. The rendezvous server detects the loss of
  * the peer's machine. */
 #include "worker/comm/comm_state.h"
+#include "worker/comm/tcp_held_up.h"
 
 #include "base/clock.h"
 #include "base/cursor.h"
@@ -233,6 +234,7 @@ static enum dpt_status check_frame(struct tcp_link *tcp, bool *ret_waits, struct
                                "it sends another length than is expected");
     if (rec->data == NULL && rec->bytes > 0)
         return dpt_conn_broken(&tcp->link, DPT_EINVAL, err, "a LEND without staging");
+    dpt_peer_arrived(&tcp->link);
     if (rec->bytes == 0)
         finish_receive(tcp);
     return DPT_OK;
@@ -318,6 +320,21 @@ static enum dpt_status tcp_receive(struct dpt_conn *link, struct dpt_err *err)
     return DPT_OK;
 }
 
+static bool tcp_receives(const struct dpt_conn *link)
+{
+    return ((const struct tcp_link *)link)->active;
+}
+
+static bool tcp_sends(const struct dpt_conn *link)
+{
+    return ((const struct tcp_link *)link)->blocked;
+}
+
+static int64_t tcp_held_up_us(const struct dpt_conn *link)
+{
+    return dpt_tcp_held_up_us(link->fd);
+}
+
 static uint32_t tcp_interest(const struct dpt_conn *link)
 {
     const struct tcp_link *tcp = (const struct tcp_link *)link;
@@ -370,6 +387,9 @@ static void tcp_destroy(struct dpt_conn *link, enum link_goodbye goodbye, int su
 static const struct dpt_conn_ops tcp_ops = {
     .send = tcp_send,
     .receive = tcp_receive,
+    .receives = tcp_receives,
+    .sends = tcp_sends,
+    .held_up_us = tcp_held_up_us,
     .interest = tcp_interest,
     .deadline_ms = tcp_deadline_ms,
     .late = tcp_late,

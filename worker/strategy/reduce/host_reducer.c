@@ -246,14 +246,14 @@ static enum dpt_status finish_stage(struct host_reducer *r, struct dpt_comm *com
                                     enum dpt_stage s, struct dpt_err *err)
 {
     struct dpt_comm_op **op = &r->run[c % RUNS].op[s];
-    const int64_t began_ns = *op ? dpt_trace_begin() : 0;
+    const int64_t began_ns = *op && s == DPT_STAGE_CROSS ? dpt_trace_begin() : 0;
     enum dpt_status status;
     do
         status = *op ? dpt_comm_poll_received(comm, *op, -1, err) : DPT_OK;
     while (status == DPT_INPROGRESS);
-    /* Ranks of one host lend their memory: the sum below moves the bytes, and this only waits. */
-    dpt_trace_end_named(began_ns,
-                        s == DPT_STAGE_LOCAL ? "wait for peers" : "receive from other hosts");
+    /* The communicator traces the waits for peers within it. Ranks of one host lend their memory:
+     * the sum below moves the bytes. */
+    dpt_trace_end_named(began_ns, "receive from other hosts");
     if (status == DPT_OK && *op)
         status = dpt_comm_write_begin(comm, *op, err);
     DPT_TRY(status);
