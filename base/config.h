@@ -256,6 +256,7 @@ struct dpt_config_trace {
     char dir[DPT_CONFIG_PATH_BYTES]; /* "" = nothing is traced */
     int64_t wait, warmup, active, repeat;
     struct dpt_config_steps ranks; /* n 0 = all */
+    bool memory;
 };
 
 /* A plain value. dpt_config_load writes it; afterwards it is read-only. */

@@ -452,6 +452,9 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "windows of wait, warmup and active steps; 0: until the end of the run"},
     {KEY(STEPS, trace.ranks), NODE, .def = "[]", FROM_TO(0, 1023),
      .help = "ranks that are traced; []: all"},
+    {KEY(BOOL, trace.memory), NODE, .def = "true",
+     .help = "record each allocation and release of a rank, and the bytes of each kind of memory "
+             "at the begin of each step"},
 };
 /* clang-format on */
 

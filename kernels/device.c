@@ -23,9 +23,15 @@ void dpt_device_destroy(struct dpt_device **dev)
     *dev = NULL;
 }
 
+/* Whether ops of the device are measured, always or sometimes. */
+static bool has_timers(const struct dpt_device *dev)
+{
+    return dev->times_ops || dev->op_sink;
+}
+
 const struct dpt_ops *dpt_device_ops(const struct dpt_device *dev)
 {
-    return dev->times_ops ? &dpt_timed_ops : dev->vtable->ops;
+    return has_timers(dev) ? &dpt_timed_ops : dev->vtable->ops;
 }
 
 const char *dpt_device_fingerprint(const struct dpt_device *dev)
@@ -56,7 +62,7 @@ enum dpt_status dpt_device_alloc_for(struct dpt_device *dev, enum dpt_memory_tag
                                      void **ret, struct dpt_err *err)
 {
     DPT_TRY(dev->vtable->alloc(dev, bytes, ret, err));
-    dpt_account_add(dev->account, tag, bytes, dev->vtable->reserved(bytes));
+    dpt_account_add_at(dev->account, tag, *ret, bytes, dev->vtable->reserved(bytes));
     atomic_fetch_add(&dev->bytes, bytes);
     return DPT_OK;
 }
@@ -66,7 +72,7 @@ void dpt_device_free_for(struct dpt_device *dev, enum dpt_memory_tag tag, void *
     if (!ptr)
         return;
     dev->vtable->free(dev, ptr, bytes);
-    dpt_account_sub(dev->account, tag, bytes, dev->vtable->reserved(bytes));
+    dpt_account_sub_at(dev->account, tag, ptr, bytes, dev->vtable->reserved(bytes));
     atomic_fetch_sub(&dev->bytes, bytes);
 }
 
@@ -103,7 +109,7 @@ static enum dpt_status create_stream(struct dpt_device *dev, int threads, bool u
                                      struct dpt_stream **ret, struct dpt_err *err)
 {
     DPT_TRY(dev->vtable->stream_create(dev, threads, urgent, ret, err));
-    const enum dpt_status status = dev->times_ops ? dpt_op_timer_create(*ret, err) : DPT_OK;
+    const enum dpt_status status = has_timers(dev) ? dpt_op_timer_create(*ret, err) : DPT_OK;
     if (status != DPT_OK)
         dpt_stream_destroy(ret);
     return status;

@@ -78,6 +78,7 @@ struct dpt_device {
     struct dpt_account *account; /* NULL: none */
     bool times_ops, tf32;
     dpt_op_sink op_sink; /* NULL: none */
+    dpt_op_wanted op_wanted;
 };
 
 /* First member of every stream. */

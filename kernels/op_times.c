@@ -16,6 +16,8 @@ struct mark {
 
 struct dpt_op_timer {
     bool paused;
+    bool runs;   /* the present op is timed */
+    bool passes; /* and goes to the sink */
     struct dpt_op_times total;
     /* For devices whose ops are done when they return. ended_ns is of the op before; 0: there was
      * none. */
@@ -44,10 +46,10 @@ void dpt_device_time_ops(struct dpt_device *dev)
     dev->times_ops = true;
 }
 
-void dpt_device_trace_ops(struct dpt_device *dev, dpt_op_sink sink)
+void dpt_device_trace_ops(struct dpt_device *dev, dpt_op_sink sink, dpt_op_wanted wanted)
 {
     dev->op_sink = sink;
-    dpt_device_time_ops(dev);
+    dev->op_wanted = wanted;
 }
 
 void dpt_op_times_since(const struct dpt_op_times *a, const struct dpt_op_times *b,
@@ -159,7 +161,9 @@ static const struct dpt_ops *untimed_ops(const struct dpt_stream *s)
 static void begin_op(struct dpt_stream *s, enum dpt_op_class class)
 {
     struct dpt_op_timer *timer = s->timer;
-    if (timer->paused)
+    timer->passes = s->device->op_sink && !timer->marks && !timer->paused && s->device->op_wanted();
+    timer->runs = !timer->paused && (s->device->times_ops || timer->passes);
+    if (!timer->runs)
         return;
     if (!timer->marks) {
         timer->class = class;
@@ -175,22 +179,23 @@ static void begin_op(struct dpt_stream *s, enum dpt_op_class class)
 static void end_op(struct dpt_stream *s)
 {
     struct dpt_op_timer *timer = s->timer;
-    if (timer->paused)
+    if (!timer->runs)
         return;
     if (timer->marks) {
         s->device->vtable->event_record(timer->marks[timer->n++].end, s);
         return;
     }
     const int64_t now_ns = dpt_now_ns();
-    if (timer->ended_ns > 0)
+    if (s->device->times_ops && timer->ended_ns > 0)
         timer->total.idle_ms += 1e-6 * (double)(timer->begun_ns - timer->ended_ns);
-    count_op(&timer->total, timer->class, 1e-6 * (double)(now_ns - timer->begun_ns));
+    if (s->device->times_ops)
+        count_op(&timer->total, timer->class, 1e-6 * (double)(now_ns - timer->begun_ns));
     timer->ended_ns = now_ns;
 }
 
 static bool passes_ops(const struct dpt_stream *s)
 {
-    return s->device->op_sink && !s->timer->marks && !s->timer->paused;
+    return s->timer->passes;
 }
 
 /* Passes the op that has just ended to the sink. */

@@ -10,6 +10,7 @@
 
 #include "kernels/device.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define DPT_OP_CLASS_TABLE(X)                                                                      \
@@ -60,8 +61,12 @@ struct dpt_op_shape {
  * the op. `op`: the name in ops.def; static. Times are dpt_now_ns'. */
 typedef void (*dpt_op_sink)(const char *op, const struct dpt_op_shape *shape, int64_t begin_ns,
                             int64_t end_ns);
-/* As dpt_device_time_ops, and passes each op to `sink`. A device with queues only sums times. */
-void dpt_device_trace_ops(struct dpt_device *dev, dpt_op_sink sink);
+/* Whether the sink takes an op that the calling thread begins now. */
+typedef bool (*dpt_op_wanted)(void);
+/* From this call on passes each op to `sink` that is `wanted`. An op that is not wanted costs that
+ * question only. Called as dpt_device_time_ops, with which it may be combined; alone it sums no
+ * times. A device with queues passes no ops. */
+void dpt_device_trace_ops(struct dpt_device *dev, dpt_op_sink sink, dpt_op_wanted wanted);
 
 /* The times of the stream's ops from its creation to its last dpt_stream_sync. Preparations do not
  * count. All zeros without dpt_device_time_ops. Called by the thread that uses the stream. */

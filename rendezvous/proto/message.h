@@ -17,8 +17,8 @@
 enum {
     /* The version of all messages between processes of a run, also between ranks. Version 1: a plan
        named one rank to copy the state from, and no shards. Version 2: ranks did not report
-       predicted labels. */
-    DPT_PROTO_VERSION = 3,
+       predicted labels. Version 3: ranks did not compare their clocks. */
+    DPT_PROTO_VERSION = 4,
 
     DPT_PROTO_RANKS_MAX = 64,    /* rank processes of one node */
     DPT_PROTO_WORLD_MAX = 1024,  /* ranks of one generation */

@@ -152,6 +152,58 @@ static void print_kernel(struct printer *p, const struct place *op, int stream,
     end_event(p);
 }
 
+/* ---- memory ---- */
+
+static void begin_mark(struct printer *p, const struct dpt_trace_event *event, const char *kind,
+                       int64_t thread)
+{
+    const int64_t at_ns = event->begin_ns - p->trace->base_event_ns;
+    separate_events(p);
+    add_text(p, "{%s, \"pid\": %lld, \"tid\": %lld, \"ts\": %lld.%03d, \"args\": {", kind,
+             (long long)p->trace->process, (long long)thread, (long long)(at_ns / 1000),
+             (int)(at_ns % 1000));
+}
+
+/* An allocation, in the form of Kineto's profile_memory: device type 0 is the CPU, 1 is CUDA. */
+static void print_allocation(struct printer *p, const struct dpt_trace_event *event, int64_t thread)
+{
+    const int64_t *value = event->span.value;
+    const bool on_gpu = value[DPT_TRACE_MEMORY_ON_GPU] != 0;
+    begin_mark(p, event,
+               "\"ph\": \"i\", \"s\": \"t\", \"cat\": \"cpu_instant_event\", "
+               "\"name\": \"[memory]\"",
+               thread);
+    add_text(p,
+             "\"Total Reserved\": %lld, \"Total Allocated\": %lld, \"Bytes\": %lld, "
+             "\"Addr\": %lld, \"Device Id\": %d, \"Device Type\": %d",
+             (long long)value[DPT_TRACE_MEMORY_RESERVED], (long long)value[DPT_TRACE_MEMORY_ALL],
+             (long long)value[DPT_TRACE_MEMORY_BYTES], (long long)value[DPT_TRACE_MEMORY_ADDRESS],
+             on_gpu ? DEVICE : -1, on_gpu);
+    end_event(p);
+}
+
+static void print_memory_tag(struct printer *p, const struct dpt_trace_event *event, int64_t thread)
+{
+    char kind[128];
+    (void)snprintf(kind, sizeof kind, "\"ph\": \"C\", \"name\": \"%smemory: %s\"",
+                   event->span.value[DPT_TRACE_MEMORY_ON_GPU] ? "GPU " : "", event->span.name);
+    begin_mark(p, event, kind, thread);
+    print_values(p, &event->span, "");
+    end_event(p);
+}
+
+/* Whether the event is a mark of memory, which this prints. */
+static bool print_memory(struct printer *p, const struct dpt_trace_event *event, int64_t thread)
+{
+    if (event->span.kind == DPT_TRACE_MEMORY)
+        print_allocation(p, event, thread);
+    else if (event->span.kind == DPT_TRACE_MEMORY_TAG)
+        print_memory_tag(p, event, thread);
+    else
+        return false;
+    return true;
+}
+
 /* ---- the names of processes and threads ---- */
 
 static void DPT_PRINTF(5, 6) print_name(struct printer *p, const char *kind, int64_t process,
@@ -244,7 +296,7 @@ static void print_others(struct printer *p, const struct dpt_trace_events *event
         const bool op = event->span.kind == DPT_TRACE_OP;
         const struct place at = {op ? "cpu_op" : "user_annotation", p->trace->process,
                                  events->thread, event->begin_ns, event->end_ns};
-        if (is_collective(&event->span))
+        if (is_collective(&event->span) || print_memory(p, event, events->thread))
             continue;
         print_on_thread(p, &at, &event->span);
         if (!op || !computes || p->trace->device)
@@ -345,10 +397,12 @@ static void print_head(struct printer *p)
              "{\n  \"schemaVersion\": 1,\n  \"distributedInfo\": {\"backend\": \"%s\", "
              "\"rank\": %d, \"world_size\": %d},\n  \"baseTimeNanoseconds\": %lld,\n"
              "  \"displayTimeUnit\": \"ms\",\n  \"dpt\": {\"strategy\": \"%s\", "
-             "\"generation\": %llu, \"window\": %lld, \"dropped_events\": %lld",
+             "\"generation\": %llu, \"window\": %lld, \"dropped_events\": %lld, "
+             "\"clock_offset_us\": %.3f, \"clock_error_us\": %.3f, \"clock_age_s\": %.3f",
              trace->device ? "nccl" : "host", trace->rank, trace->world_size,
              (long long)trace->base_ns, trace->strategy, (unsigned long long)trace->generation,
-             (long long)trace->window, (long long)dropped);
+             (long long)trace->window, (long long)dropped, 1e-3 * (double)trace->clock.offset_ns,
+             1e-3 * (double)trace->clock.error_ns, 1e-9 * (double)trace->clock.age_ns);
     if (trace->device)
         add_text(p, ", \"device_records\": %zu, \"dropped_device_records\": %lld", trace->device->n,
                  (long long)trace->device->dropped);
@@ -402,10 +456,12 @@ enum dpt_status dpt_kineto_print(const struct dpt_kineto_trace *trace,
     return status;
 }
 
-void dpt_kineto_set_base(struct dpt_kineto_trace *trace, int64_t wall_ns, int64_t event_ns)
+int64_t dpt_kineto_set_base(struct dpt_kineto_trace *trace, int64_t event_ns)
 {
+    const int64_t wall_ns = event_ns + trace->clock.offset_ns + trace->clock.epoch_ns;
     const int64_t day_ns = (int64_t)24 * 3600 * 1000000000, period_ns = 90 * day_ns;
     /* A day earlier, so that no event of the window is before the base. */
     trace->base_ns = (wall_ns - day_ns) / period_ns * period_ns;
     trace->base_event_ns = event_ns - (wall_ns - trace->base_ns);
+    return wall_ns;
 }

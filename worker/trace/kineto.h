@@ -25,6 +25,14 @@ struct dpt_kineto_track {
     struct dpt_trace_events events;
 };
 
+/* The clock of the events. */
+struct dpt_kineto_clock {
+    int64_t offset_ns; /* rank 0's clock minus this one */
+    int64_t error_ns;  /* bound of the error of offset_ns; 0: rank 0 reads the same clock */
+    int64_t epoch_ns;  /* time since 1970 minus the time of rank 0's clock */
+    int64_t age_ns;    /* time since it was measured */
+};
+
 /* Texts have no quotes and backslashes. */
 struct dpt_kineto_trace {
     const char *strategy;
@@ -32,6 +40,7 @@ struct dpt_kineto_trace {
     int64_t process; /* the system's number of the process */
     uint64_t generation;
     int64_t window;
+    struct dpt_kineto_clock clock;
     /* The time that `ts` 0 stands for, since 1970; and that time on the clock of the events. */
     int64_t base_ns, base_event_ns;
     const struct dpt_kineto_track *tracks;   /* [DPT_TRACE_TRACKS] */
@@ -49,9 +58,10 @@ DPT_MUST_USE enum dpt_status dpt_kineto_print(const struct dpt_kineto_trace *tra
                                               const struct dpt_kineto_sink *sink,
                                               struct dpt_err *err);
 
-/* The times of a trace: all traces have a base that is a multiple of 90 days, as Kineto's do, so
- * that `ts` of ranks of one run can be compared as well as the clocks of their hosts. wall_ns and
- * event_ns: one moment on both clocks. */
-void dpt_kineto_set_base(struct dpt_kineto_trace *trace, int64_t wall_ns, int64_t event_ns);
+/* The times of a trace, by trace->clock: all traces have a base that is a multiple of 90 days, as
+ * Kineto's do, so that `ts` of the ranks of a generation can be compared, but for the errors of
+ * their clocks. event_ns: a time of the window on the clock of the events. Returns that time since
+ * 1970. */
+int64_t dpt_kineto_set_base(struct dpt_kineto_trace *trace, int64_t event_ns);
 
 #endif

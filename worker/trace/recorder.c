@@ -6,7 +6,10 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+enum { RING_ALIGNMENT = 64 };
 
 struct dpt_trace_ring {
     struct dpt_trace_recorder *recorder;
@@ -14,8 +17,10 @@ struct dpt_trace_ring {
     atomic_uint_fast64_t window; /* the window of the events */
     atomic_size_t n;
     atomic_size_t dropped;
-    size_t room;
-    struct dpt_trace_event *event; /* [room] owned */
+    size_t room;                   /* of events of all kinds; `steps` more are for steps */
+    size_t steps;                  /* 0 but for the main thread */
+    size_t others;                 /* events that are no step; only the thread uses it */
+    struct dpt_trace_event *event; /* [room + steps] owned */
 };
 
 struct dpt_trace_recorder {
@@ -26,6 +31,24 @@ struct dpt_trace_recorder {
 
 _Thread_local struct dpt_trace_ring *dpt_trace_ring_here;
 
+static size_t ring_events(size_t events_max, int track)
+{
+    return track == DPT_TRACE_MAIN || track == DPT_TRACE_COMM ? events_max : events_max / 4;
+}
+
+static size_t ring_steps(int track)
+{
+    return track == DPT_TRACE_MAIN ? DPT_TRACE_STEPS_MAX : 0;
+}
+
+size_t dpt_trace_recorder_bytes(size_t events_max)
+{
+    size_t events = 0;
+    for (int i = 0; i < DPT_TRACE_TRACKS; i++)
+        events += ring_events(events_max, i) + ring_steps(i);
+    return events * sizeof(struct dpt_trace_event);
+}
+
 enum dpt_status dpt_trace_recorder_create(size_t events_max, struct dpt_trace_recorder **ret,
                                           struct dpt_err *err)
 {
@@ -35,12 +58,16 @@ enum dpt_status dpt_trace_recorder_create(size_t events_max, struct dpt_trace_re
     for (int i = 0; i < DPT_TRACE_TRACKS; i++) {
         struct dpt_trace_ring *ring = &recorder->ring[i];
         ring->recorder = recorder;
-        ring->room = i == DPT_TRACE_MAIN || i == DPT_TRACE_COMM ? events_max : events_max / 4;
-        ring->event = calloc(ring->room, sizeof *ring->event);
+        ring->room = ring_events(events_max, i);
+        ring->steps = ring_steps(i);
+        const size_t bytes = (ring->room + ring->steps) * sizeof *ring->event;
+        ring->event = aligned_alloc(RING_ALIGNMENT,
+                                    (bytes + RING_ALIGNMENT - 1) / RING_ALIGNMENT * RING_ALIGNMENT);
         if (!ring->event) {
             dpt_trace_recorder_destroy(&recorder);
             return dpt_fail_nomem(err, "trace of %zu events", events_max);
         }
+        memset(ring->event, 0, bytes); /* a traced step must not pay for new pages */
     }
     *ret = recorder;
     return DPT_OK;
@@ -101,6 +128,7 @@ static void enter_window(struct dpt_trace_ring *ring, uint64_t window)
 {
     atomic_store_explicit(&ring->n, 0, memory_order_relaxed);
     atomic_store_explicit(&ring->dropped, 0, memory_order_relaxed);
+    ring->others = 0;
     atomic_store_explicit(&ring->window, window, memory_order_release);
 }
 
@@ -114,11 +142,13 @@ void dpt_trace_ring_add(struct dpt_trace_ring *ring, int64_t begin_ns, int64_t e
     if (atomic_load_explicit(&ring->window, memory_order_relaxed) != open)
         enter_window(ring, open);
     const size_t n = atomic_load_explicit(&ring->n, memory_order_relaxed);
-    if (n == ring->room) {
+    const bool step = span->kind == DPT_TRACE_STEP;
+    if (n == ring->room + ring->steps || (!step && ring->others == ring->room)) {
         (void)atomic_fetch_add_explicit(&ring->dropped, 1, memory_order_relaxed);
         return;
     }
     ring->event[n] =
         (struct dpt_trace_event){.span = *span, .begin_ns = begin_ns, .end_ns = end_ns};
+    ring->others += !step;
     atomic_store_explicit(&ring->n, n + 1, memory_order_release);
 }

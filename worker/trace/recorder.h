@@ -1,8 +1,9 @@
 /* The events of one rank: a ring for each of its threads. A thread writes to its own ring only, and
  * the main thread reads all rings after a window.
  *
- * A ring is preallocated. When it is full, further events of the window are dropped and counted. A
- * ring belongs to one window: the first event of the next window empties it. */
+ * A ring is preallocated, and its pages are touched. When it is full, further events of the window
+ * are dropped and counted; steps have a room of their own. A ring belongs to one window: the first
+ * event of the next window empties it. */
 #ifndef DPT_WORKER_TRACE_RECORDER_H
 #define DPT_WORKER_TRACE_RECORDER_H
 
@@ -24,12 +25,16 @@ enum dpt_trace_track {
  * quarter. A step of GPT-2 with 124M parameters adds its gradient in about 15,000 pieces, each of
  * which is an op of the communication thread. */
 enum { DPT_TRACE_EVENTS_MAX = 1 << 17 };
+/* Most steps (DPT_TRACE_STEP) of a window, on the main thread, beside its other events. */
+enum { DPT_TRACE_STEPS_MAX = 1024 };
 
 struct dpt_trace_recorder;
 
 /* events_max: room of the largest rings, 4 or more. */
 DPT_MUST_USE enum dpt_status
 dpt_trace_recorder_create(size_t events_max, struct dpt_trace_recorder **ret, struct dpt_err *err);
+/* Bytes of the rings of a recorder with this events_max. */
+size_t dpt_trace_recorder_bytes(size_t events_max);
 /* Every attached thread has ended or is detached. */
 void dpt_trace_recorder_destroy(struct dpt_trace_recorder **recorder);
 
@@ -45,7 +50,7 @@ void dpt_trace_recorder_begin(struct dpt_trace_recorder *recorder);
 void dpt_trace_recorder_end(struct dpt_trace_recorder *recorder);
 
 struct dpt_trace_events {
-    const struct dpt_trace_event *event; /* [n], in the order of their ends */
+    const struct dpt_trace_event *event; /* [n], in the order in which they were recorded */
     size_t n;
     int64_t dropped;
     int64_t thread; /* the system's number of the thread; 0: none was attached */

@@ -18,7 +18,19 @@ enum dpt_trace_kind {
     DPT_TRACE_COLLECTIVE, /* a transfer between ranks, with the wait for late peers */
     /* A COLLECTIVE that a device carries out by NCCL: from its launch until the host knows its end
      */
-    DPT_TRACE_DEVICE_COLLECTIVE
+    DPT_TRACE_DEVICE_COLLECTIVE,
+    DPT_TRACE_MEMORY,     /* an allocation or a release; the values are DPT_TRACE_MEMORY_… */
+    DPT_TRACE_MEMORY_TAG /* `name` is a kind of memory, and the values are its bytes and its peak */
+};
+
+/* The values of a MEMORY. bytes: negative for a release, 0 for a sample; all, reserved: in total
+ * after it. */
+enum {
+    DPT_TRACE_MEMORY_BYTES,
+    DPT_TRACE_MEMORY_ALL,
+    DPT_TRACE_MEMORY_RESERVED,
+    DPT_TRACE_MEMORY_ADDRESS,
+    DPT_TRACE_MEMORY_ON_GPU /* 1: of a GPU; also of a MEMORY_TAG, without a key */
 };
 
 enum dpt_trace_collective {
@@ -64,6 +76,14 @@ void dpt_trace_ring_add(struct dpt_trace_ring *ring, int64_t begin_ns, int64_t e
 static inline int64_t dpt_trace_begin(void)
 {
     return dpt_trace_ring_here ? dpt_trace_ring_now(dpt_trace_ring_here) : 0;
+}
+
+/* Records a span of no duration: a MEMORY, a MEMORY_TAG. */
+static inline void dpt_trace_mark(const struct dpt_trace_span *span)
+{
+    const int64_t now_ns = dpt_trace_begin();
+    if (now_ns != 0)
+        dpt_trace_ring_add(dpt_trace_ring_here, now_ns, now_ns, span);
 }
 
 /* Ends a span. No effect if began_ns is 0. */

@@ -5,6 +5,7 @@
 #include "worker/train/log/rank_log.h"
 #include "worker/train/save/save.h"
 #include "worker/train/step/step.h"
+#include "worker/train/trace/rank_trace.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -88,6 +89,7 @@ static enum dpt_status save_before_diverged_step(struct dpt_rank *r, bool *ret_g
 enum dpt_status rank_end_diverged(struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_err why = *err;
+    rank_trace_end_run(r);
     dpt_link_publish_busy(r->link, true);
     bool gave_up = false;
     enum dpt_status status = save_before_diverged_step(r, &gave_up, err);
@@ -165,6 +167,7 @@ static enum dpt_status settle_savers(struct dpt_rank *r, struct dpt_err *err)
 enum dpt_status rank_end_not_finite(struct dpt_rank *r, struct dpt_err *err)
 {
     char why[DPT_ERR_TEXT_BYTES];
+    rank_trace_end_run(r);
     dpt_link_publish_busy(r->link, true);
     rank_log_divergence(r, r->state.step, "stop", 0);
     (void)rank_settles_log(r);

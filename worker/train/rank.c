@@ -107,6 +107,8 @@ static int report_and_close_log(struct dpt_rank *r, enum dpt_status status, bool
                                 struct dpt_err *err)
 {
     const bool sound = status != DPT_OK && at_work && r->stepping->reading_failed;
+    if (status == DPT_OK)
+        rank_trace_end_run(r);
     /* Before the last report, because after it the agent may end this process. */
     if (!sound)
         close_log(r);

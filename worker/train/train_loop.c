@@ -309,12 +309,16 @@ static enum dpt_status train_steps(struct dpt_rank *r, bool *ret_stopped, struct
     begin_step_account(r);
     while (!*ret_stopped && r->state.step < r->config->train.steps) {
         rank_trace_begin_step(r);
+        rank_sample_memory(r);
         DPT_TRY(step_and_follow_up(r, ret_stopped, err));
         if (rank_trace_end_step(r))
             begin_step_account(r);
     }
-    if (*ret_stopped)
+    if (*ret_stopped) {
+        if (dpt_link_leaving(r->link)) /* after its last report there is little time */
+            rank_trace_end_run(r);
         return DPT_OK;
+    }
     rank_trace_end_run(r);
     dpt_link_publish_busy(r->link, true);
     return rank_finish(r, err);

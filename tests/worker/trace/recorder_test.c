@@ -111,6 +111,64 @@ static void test_full_ring_counts_dropped_events(void **state)
     assert_int_equal(events.event[ROOM - 1].span.value[0], ROOM - 1); /* the first ones are kept */
 }
 
+/* Steps have a room of their own: a ring that is full keeps them. */
+static void test_full_ring_keeps_steps(void **state)
+{
+    (void)state;
+    dpt_trace_attach(recorder, DPT_TRACE_MAIN);
+    dpt_trace_recorder_begin(recorder);
+    for (int i = 0; i < ROOM; i++)
+        add_event(i);
+    for (int i = 0; i < DPT_TRACE_STEPS_MAX + 2; i++) {
+        dpt_trace_end(dpt_trace_begin(),
+                      &(struct dpt_trace_span){.kind = DPT_TRACE_STEP, .value = {i}});
+        add_event(i);
+    }
+    dpt_trace_recorder_end(recorder);
+    const struct dpt_trace_events events = read_track(DPT_TRACE_MAIN);
+    assert_int_equal(events.n, ROOM + DPT_TRACE_STEPS_MAX);
+    assert_int_equal(events.dropped, DPT_TRACE_STEPS_MAX + 2 + 2);
+    for (int i = 0; i < DPT_TRACE_STEPS_MAX; i++)
+        assert_int_equal(events.event[ROOM + i].span.value[0], i);
+}
+
+/* More steps than their room take the room of other events. */
+static void test_many_steps_fit(void **state)
+{
+    (void)state;
+    dpt_trace_attach(recorder, DPT_TRACE_MAIN);
+    dpt_trace_recorder_begin(recorder);
+    for (int i = 0; i < DPT_TRACE_STEPS_MAX + ROOM; i++)
+        dpt_trace_end(dpt_trace_begin(),
+                      &(struct dpt_trace_span){.kind = DPT_TRACE_STEP, .value = {i}});
+    add_event(1);
+    dpt_trace_recorder_end(recorder);
+    assert_int_equal(read_track(DPT_TRACE_MAIN).n, DPT_TRACE_STEPS_MAX + ROOM);
+    assert_int_equal(read_track(DPT_TRACE_MAIN).dropped, 1);
+}
+
+static void test_marks_have_no_duration(void **state)
+{
+    (void)state;
+    dpt_trace_mark(&(struct dpt_trace_span){.kind = DPT_TRACE_MEMORY});
+    dpt_trace_attach(recorder, DPT_TRACE_DATA);
+    dpt_trace_recorder_begin(recorder);
+    dpt_trace_mark(&(struct dpt_trace_span){.kind = DPT_TRACE_MEMORY, .value = {-5}});
+    dpt_trace_recorder_end(recorder);
+    const struct dpt_trace_events events = read_track(DPT_TRACE_DATA);
+    assert_int_equal(events.n, 1);
+    assert_int_equal(events.event[0].span.value[0], -5);
+    assert_int_equal(events.event[0].begin_ns, events.event[0].end_ns);
+}
+
+static void test_bytes_are_of_all_rings(void **state)
+{
+    (void)state;
+    assert_int_equal(dpt_trace_recorder_bytes(ROOM),
+                     (2 * ROOM + 2 * (ROOM / 4) + DPT_TRACE_STEPS_MAX) *
+                         sizeof(struct dpt_trace_event));
+}
+
 /* ---- two threads ---- */
 
 static atomic_bool stop;
@@ -161,6 +219,10 @@ int main(void)
         T(test_only_windows_are_recorded),
         T(test_next_window_is_empty),
         T(test_full_ring_counts_dropped_events),
+        T(test_full_ring_keeps_steps),
+        T(test_many_steps_fit),
+        T(test_marks_have_no_duration),
+        T(test_bytes_are_of_all_rings),
         T(test_reader_sees_whole_events),
     };
     return cmocka_run_group_tests_name("recorder of traces", tests, NULL, NULL);

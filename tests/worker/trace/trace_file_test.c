@@ -22,6 +22,11 @@ enum { TEXT_BYTES_MAX = 1 << 20, MANY = 4000 };
 static char dir[64];
 
 static const struct dpt_trace_event main_events[] = {
+    {{.kind = DPT_TRACE_MEMORY, .value = {0, 3000, 4096}}, 1999500, 1999500},
+    {{.name = "weights", .kind = DPT_TRACE_MEMORY_TAG, .key = {"bytes", "peak"}, .value = {9, 12}},
+     1999600,
+     1999600},
+    {{.kind = DPT_TRACE_MEMORY, .value = {-1024, 1976, 3072, 65536, 1}}, 1999700, 1999700},
     {{.name = "linear_forward", .kind = DPT_TRACE_OP}, 2000500, 2003000},
     {{.name = "forward", .key = {"slot"}, .value = {4}}, 2000000, 2004000},
     {{.kind = DPT_TRACE_STEP, .value = {7}}, 1999000, 2010000},
@@ -53,7 +58,7 @@ static const struct dpt_trace_event comm_events[] = {
 };
 
 static const struct dpt_kineto_track tracks[DPT_TRACE_TRACKS] = {
-    [DPT_TRACE_MAIN] = {"main", {main_events, 3, 5, 100}},
+    [DPT_TRACE_MAIN] = {"main", {main_events, 6, 5, 100}},
     [DPT_TRACE_COMM] = {"communication", {comm_events, 4, 0, 101}},
     [DPT_TRACE_DATA] = {.name = "data"},
     [DPT_TRACE_SAVE] = {.name = "checkpoint"},
@@ -64,6 +69,7 @@ static const struct dpt_kineto_trace small = {.strategy = "full_shard",
                                               .world_size = 2,
                                               .process = 99,
                                               .generation = 3,
+                                              .clock = {12345, 3200, 7, 1500000000},
                                               .base_ns = 1700000000000000000,
                                               .base_event_ns = 1000000,
                                               .tracks = tracks};
@@ -171,13 +177,29 @@ static void test_streams_and_correlations(void **state)
 static void test_base_is_common(void **state)
 {
     (void)state;
+    const int64_t epoch_ns = 1766000000123451789;
     struct dpt_kineto_trace a = small, b = small;
-    dpt_kineto_set_base(&a, 1766000000123456789, 5000);
-    dpt_kineto_set_base(&b, 1766000000123456789 + 7000, 12000);
+    a.clock = b.clock = (struct dpt_kineto_clock){.epoch_ns = epoch_ns};
+    assert_int_equal(dpt_kineto_set_base(&a, 5000), epoch_ns + 5000);
+    assert_int_equal(dpt_kineto_set_base(&b, 12000), epoch_ns + 12000);
     assert_int_equal(a.base_ns, b.base_ns);
     assert_int_equal(a.base_event_ns, b.base_event_ns);
-    assert_true(a.base_ns <= 1766000000123456789);
-    assert_int_equal(a.base_ns + (5000 - a.base_event_ns), 1766000000123456789);
+    assert_true(a.base_ns <= epoch_ns);
+    assert_int_equal(a.base_ns + (5000 - a.base_event_ns), epoch_ns + 5000);
+}
+
+/* The same moment on two clocks has the same `ts`. */
+static void test_clocks_are_aligned(void **state)
+{
+    (void)state;
+    const int64_t epoch_ns = 1766000000123451789, behind_ns = 123456789;
+    struct dpt_kineto_trace a = small, b = small;
+    a.clock = (struct dpt_kineto_clock){.epoch_ns = epoch_ns};
+    b.clock = (struct dpt_kineto_clock){behind_ns, 700, epoch_ns, 0};
+    const int64_t moment_ns = dpt_kineto_set_base(&a, 900000000);
+    assert_int_equal(dpt_kineto_set_base(&b, 900000000 - behind_ns), moment_ns);
+    assert_int_equal(a.base_ns, b.base_ns);
+    assert_int_equal(900000000 - a.base_event_ns, 900000000 - behind_ns - b.base_event_ns);
 }
 
 /* ---- files ---- */
@@ -269,6 +291,7 @@ int main(void)
         cmocka_unit_test(test_text_is_golden),
         cmocka_unit_test(test_streams_and_correlations),
         cmocka_unit_test(test_base_is_common),
+        cmocka_unit_test(test_clocks_are_aligned),
         cmocka_unit_test(test_file_is_packed_text),
         cmocka_unit_test(test_full_disk_leaves_no_file),
         cmocka_unit_test(test_folder_that_cannot_be_made),

@@ -1,7 +1,7 @@
 /* A rank dies between its messages of a commit: one survivor has the outcome of the step, the
  * others lack it and receive it with the next plan. No step is lost, and the hash is that of the
  * undisturbed run. */
-#include "tests/worker/train/rank_rig.h"
+#include "tests/worker/train/trace_view.h"
 #include "worker/comm/comm.h"
 #include "worker/train/state/outcome.h"
 
@@ -169,9 +169,47 @@ static void test_shards_death_around_commit(void **state)
         hurt_strategy(rig_covered[i]);
 }
 
+/* The last step of a window is the one whose outcome survivors get from a peer: each survivor ends
+ * the window and writes its file, when it begins the next step. */
+static void test_window_ends_with_a_step_that_is_handed_over(void **state)
+{
+    (void)state;
+    enum { VICTIM = 1, TOLD = 2 };
+    static char paths[TRACE_FILES_MAX][PATH_MAX];
+    char dir[128];
+    struct dpt_config config = make_commit_config("ddp");
+    (void)snprintf(config.trace.dir, sizeof config.trace.dir, "%s/traces", rig_dir("window"));
+    config.trace.wait = config.trace.warmup = 0;
+    config.trace.active = HURT_STEP + 1;
+    calm_scene();
+    scene.victim = VICTIM;
+    scene.told = TOLD;
+    struct director *d = rig_begin(&config, "window", dir);
+    for (int i = 0; i < RANKS; i++)
+        (void)director_start(d, i % 2);
+    assert_true(director_form(d, false));
+    director_await_step(d, HURT_STEP + 1);
+    director_kill(d, handle_of(VICTIM));
+    calm_scene();
+    assert_true(director_form(d, false));
+    (void)director_finish(d);
+    director_destroy(&d);
+    for (int rank = 0; rank < RANKS; rank++) { /* of the world that made the steps */
+        assert_int_equal(trace_view_list("window", "ddp", rank, paths), rank == VICTIM ? 0 : 1);
+        if (rank == VICTIM)
+            continue;
+        json_t *trace = trace_view_read(paths[0]);
+        const size_t steps = trace_view_count(trace, "user_annotation", "ProfilerStep#*");
+        assert_in_range(steps, HURT_STEP, HURT_STEP + 1); /* without the outcome of a peer */
+        json_decref(trace);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ddp_death_around_commit),
-                                       cmocka_unit_test(test_shards_death_around_commit)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ddp_death_around_commit),
+        cmocka_unit_test(test_shards_death_around_commit),
+        cmocka_unit_test(test_window_ends_with_a_step_that_is_handed_over)};
     return cmocka_run_group_tests_name("rank_commit", tests, rig_setup, rig_teardown);
 }

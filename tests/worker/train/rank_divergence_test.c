@@ -1,6 +1,6 @@
 /* Steps that are not finite: the run saves its state and ends before them, or leaves them out with
  * one hash in every world. A state that is not finite never becomes a checkpoint. */
-#include "tests/worker/train/rank_rig.h"
+#include "tests/worker/train/trace_view.h"
 
 #include "base/fs.h"
 #include "checkpoint/checkpoint.h"
@@ -120,6 +120,33 @@ static void stop_keeps_what_was_held(void **state)
         d = begin_diverging_run(&config, name, 2 + i % 2, dir);
         assert_string_equal(director_finish(d), expected);
         director_destroy(&d);
+    }
+}
+
+/* The run ends within a window: each rank writes the steps before. */
+static void stop_ends_the_window(void **state)
+{
+    (void)state;
+    char dir[128];
+    struct dpt_config config = make_divergence_config(DPT_DIVERGENCE_STOP);
+    rig_choose(&config, "full_shard");
+    (void)snprintf(config.trace.dir, sizeof config.trace.dir, "%s/traces", rig_dir("window"));
+    config.trace.wait = 2;
+    config.trace.active = STEPS;
+    spoil(1, 6);
+    struct director *d = begin_diverging_run(&config, "window", 2, dir);
+    (void)director_await_fatal(d);
+    director_destroy(&d);
+    spoil_nothing();
+    for (int rank = 0; rank < 2; rank++) {
+        json_t *trace = trace_view_only("window", "full_shard", rank);
+        assert_int_equal(trace_view_count(trace, "user_annotation", "ProfilerStep#*"), 3);
+        for (int step = 4; step <= 6; step++) {
+            char name[32];
+            (void)snprintf(name, sizeof name, "ProfilerStep#%d", step);
+            assert_int_equal(trace_view_count(trace, "user_annotation", name), 1);
+        }
+        json_decref(trace);
     }
 }
 
@@ -388,6 +415,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stop_keeps_what_was_held),
+        cmocka_unit_test(stop_ends_the_window),
         cmocka_unit_test(stop_names_rates_that_are_accepted),
         cmocka_unit_test(death_at_the_stop),
         cmocka_unit_test(stop_removes_no_checkpoint),

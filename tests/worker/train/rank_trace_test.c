@@ -1,20 +1,18 @@
 /* Traces of whole runs: a traced run has the bits of a run that is not traced, and its files have
  * the steps and the work of every rank. */
-#include "tests/worker/train/rank_rig.h"
+#include "tests/worker/train/trace_view.h"
 
 #include "base/fs.h"
+#include "worker/trace/recorder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
-#include <limits.h>
-#include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
-enum { STEPS = 8, SLOTS = 7, TEXT_BYTES_MAX = 1 << 24, FILES_MAX = 8 };
+enum { STEPS = 8, SLOTS = 7 };
 
 static struct dpt_config traced_config(const char *strategy, const char *name)
 {
@@ -24,80 +22,18 @@ static struct dpt_config traced_config(const char *strategy, const char *name)
     return config;
 }
 
-/* ---- files ---- */
-
-static size_t list_traces(const char *name, const char *strategy, int rank,
-                          char ret_paths[FILES_MAX][PATH_MAX])
-{
-    char folder[PATH_MAX], **names = NULL;
-    size_t n = 0;
-    struct dpt_err err;
-    (void)snprintf(folder, sizeof folder, "%s/traces/profile/%s/rank_%d", rig_dir(name), strategy,
-                   rank);
-    const enum dpt_status status = dpt_fs_list(folder, &names, &n, &err);
-    if (status == DPT_ENOENT)
-        return 0;
-    assert_int_equal(status, DPT_OK);
-    assert_true(n <= FILES_MAX);
-    for (size_t i = 0; i < n; i++)
-        assert_int_equal(dpt_fs_join(folder, names[i], ret_paths[i], PATH_MAX, &err), DPT_OK);
-    dpt_fs_list_free(&names, n);
-    return n;
-}
-
-static json_t *read_trace(const char *path)
-{
-    char *text = malloc(TEXT_BYTES_MAX);
-    assert_non_null(text);
-    gzFile file = gzopen(path, "rb");
-    assert_non_null(file);
-    const int n = gzread(file, text, TEXT_BYTES_MAX - 1);
-    assert_true(n > 0);
-    assert_int_equal(gzclose(file), Z_OK);
-    json_error_t error;
-    json_t *trace = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &error);
-    if (!trace)
-        fail_msg("%s:%d: %s", path, error.line, error.text);
-    free(text);
-    return trace;
-}
-
-/* The trace of a rank that has one file. */
+/* The trace of a rank that has one file, without a lost event. */
 static json_t *only_trace(const char *name, const char *strategy, int rank)
 {
-    static char paths[FILES_MAX][PATH_MAX];
-    assert_int_equal(list_traces(name, strategy, rank, paths), 1);
-    json_t *trace = read_trace(paths[0]);
-    const json_t *info = json_object_get(trace, "distributedInfo");
-    assert_int_equal(json_integer_value(json_object_get(info, "rank")), rank);
+    json_t *trace = trace_view_only(name, strategy, rank);
     assert_int_equal(
         json_integer_value(json_object_get(json_object_get(trace, "dpt"), "dropped_events")), 0);
     return trace;
 }
 
-/* ---- events ---- */
-
-/* The number of events of this category and name; NULL: any category; a name that ends with '*' is
- * a prefix. */
-static size_t count_events(const json_t *trace, const char *category, const char *name)
-{
-    const size_t prefix = strcspn(name, "*");
-    const json_t *event;
-    size_t i, n = 0;
-    json_array_foreach(json_object_get(trace, "traceEvents"), i, event)
-    {
-        const char *has = json_string_value(json_object_get(event, "cat")),
-                   *called = json_string_value(json_object_get(event, "name"));
-        const bool same =
-            name[prefix] ? strncmp(called, name, prefix) == 0 : strcmp(called, name) == 0;
-        n += has && same && (!category || strcmp(has, category) == 0);
-    }
-    return n;
-}
-
 static void expect_events(const json_t *trace, const char *category, const char *name, size_t n)
 {
-    const size_t found = count_events(trace, category, name);
+    const size_t found = trace_view_count(trace, category, name);
     if (found != n)
         fail_msg("%zu events %s '%s', expected %zu", found, category, name, n);
 }
@@ -105,7 +41,7 @@ static void expect_events(const json_t *trace, const char *category, const char 
 /* The number of slots that a rank of two computes in a step. */
 static size_t slots_of(const json_t *trace, size_t steps)
 {
-    return count_events(trace, "cpu_op", "head_loss") / steps;
+    return trace_view_count(trace, "cpu_op", "head_loss") / steps;
 }
 
 /* The number of ops `name` that have this size. */
@@ -134,9 +70,9 @@ static void check_ops(const json_t *trace, size_t slots)
     expect_events(trace, "cpu_op", "attention_forward", slots * LAYERS);
     expect_events(trace, "kernel", "attention_forward", slots * LAYERS);
     expect_events(trace, "cpu_op", "linear_backward", slots * LAYERS * 4);
-    assert_true(count_events(trace, "kernel", "adamw") > 0);
-    assert_int_equal(count_events(trace, "kernel", "*"),
-                     count_events(trace, "cuda_runtime", "cudaLaunchKernel"));
+    assert_true(trace_view_count(trace, "kernel", "adamw") > 0);
+    assert_int_equal(trace_view_count(trace, "kernel", "*"),
+                     trace_view_count(trace, "cuda_runtime", "cudaLaunchKernel"));
 }
 
 static void check_steps(const json_t *trace, int first, int n)
@@ -169,7 +105,7 @@ static void check_passes(const json_t *trace, size_t slots, size_t steps)
                  json_integer_value(json_object_get(args, "batch")) == 2;
     }
     assert_int_equal(units, slots * 2 * UNITS);
-    assert_true(count_events(trace, "user_annotation", "read micro-batch") > 0);
+    assert_true(trace_view_count(trace, "user_annotation", "read micro-batch") > 0);
 }
 
 /* Sums the elements of the collectives that have this name. */
@@ -198,23 +134,86 @@ static void check_collectives(const json_t *trace, const char *strategy, size_t 
                       scatter[] = "ncclDevKernel_ReduceScatter";
     const json_int_t reduced = elements_of(trace, all_reduce, "In msg nelems"),
                      scattered = elements_of(trace, scatter, "In msg nelems");
-    assert_true(count_events(trace, "kernel", "ncclDevKernel_AllGather*") >= steps);
+    assert_true(trace_view_count(trace, "kernel", "ncclDevKernel_AllGather*") >= steps);
     if (strcmp(strategy, "ddp") == 0) {
         assert_true(reduced > 0 && reduced % (json_int_t)steps == 0);
-        assert_true(count_events(trace, "user_annotation", "wait for peers") >= steps);
         assert_int_equal(reduced, elements_of(trace, all_reduce, "Out msg nelems"));
         assert_int_equal(scattered, 0);
     } else {
         assert_int_equal(reduced, 0);
         assert_true(scattered > elements_of(trace, scatter, "Out msg nelems"));
-        assert_true(count_events(trace, "kernel", "ncclDevKernel_AllGather*") > 4 * steps);
+        assert_true(trace_view_count(trace, "kernel", "ncclDevKernel_AllGather*") > 4 * steps);
     }
+}
+
+/* A number of an event, in us. */
+static double time_of(const json_t *event, const char *key)
+{
+    return json_number_value(json_object_get(event, key));
+}
+
+/* Checks that each wait for the peer is inside of a collective or outside of it, and that no two
+ * waits overlap. Returns the number of waits inside of collectives. */
+static size_t check_waits(const json_t *trace, int rank)
+{
+    const json_t *events = json_object_get(trace, "traceEvents"), *wait, *other;
+    size_t i, j, inside = 0;
+    json_array_foreach(events, i, wait)
+    {
+        bool within = false;
+        if (strcmp(json_string_value(json_object_get(wait, "name")), "wait for peers") != 0)
+            continue;
+        const double begin = time_of(wait, "ts"), end = begin + time_of(wait, "dur");
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(wait, "args"), "peer")),
+                         1 - rank);
+        json_array_foreach(events, j, other)
+        {
+            const char *name = json_string_value(json_object_get(other, "name"));
+            const double from = time_of(other, "ts"), to = from + time_of(other, "dur");
+            const bool collective = strncmp(name, "ncclDevKernel", 13) == 0,
+                       apart = end <= from + 0.002 || to <= begin + 0.002;
+            if (collective) {
+                assert_true(apart || (from <= begin + 0.002 && end <= to + 0.002));
+                within = within || !apart;
+            } else if (i != j && strcmp(name, "wait for peers") == 0) {
+                assert_true(apart);
+            }
+        }
+        inside += within;
+    }
+    return inside;
+}
+
+/* Each step begins with a sample of the account: its sum, and each kind of memory. */
+static void check_memory(const json_t *trace, size_t steps)
+{
+    static const char *const kinds[] = {"memory: weights", "memory: moments", "memory: trace"};
+    const json_t *event;
+    size_t i, samples = 0;
+    for (i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        assert_int_equal(trace_view_count(trace, "", kinds[i]), steps);
+    json_array_foreach(json_object_get(trace, "traceEvents"), i, event)
+    {
+        const json_t *args = json_object_get(event, "args");
+        const char *name = json_string_value(json_object_get(event, "name"));
+        const json_int_t bytes = json_integer_value(json_object_get(args, "bytes"));
+        if (strcmp(name, "memory: trace") == 0)
+            assert_int_equal(bytes, dpt_trace_recorder_bytes(DPT_TRACE_EVENTS_MAX));
+        if (strcmp(name, "[memory]") != 0)
+            continue;
+        const json_int_t all = json_integer_value(json_object_get(args, "Total Allocated"));
+        assert_int_equal(json_integer_value(json_object_get(args, "Device Type")), 0);
+        assert_true(all > (json_int_t)dpt_trace_recorder_bytes(DPT_TRACE_EVENTS_MAX));
+        assert_true(json_integer_value(json_object_get(args, "Total Reserved")) >= all);
+        samples += json_integer_value(json_object_get(args, "Bytes")) == 0;
+    }
+    assert_int_equal(samples, steps);
 }
 
 static void check_trace(const char *name, const char *strategy)
 {
     enum { TRACED = 3 };
-    size_t slots = 0;
+    size_t slots = 0, waits = 0;
     for (int rank = 0; rank < 2; rank++) {
         json_t *trace = only_trace(name, strategy, rank);
         const size_t of_rank = slots_of(trace, TRACED);
@@ -222,10 +221,13 @@ static void check_trace(const char *name, const char *strategy)
         check_ops(trace, TRACED * of_rank);
         check_passes(trace, TRACED * of_rank, TRACED);
         check_collectives(trace, strategy, TRACED);
+        check_memory(trace, TRACED);
+        waits += check_waits(trace, rank);
         slots += of_rank;
         json_decref(trace);
     }
     assert_int_equal(slots, SLOTS);
+    assert_true(waits > 0); /* one of two ranks comes later */
 }
 
 /* ---- runs ---- */
@@ -244,6 +246,25 @@ static void test_traced_run_has_the_same_bits(void **state)
         assert_string_equal(plain, traced);
         check_trace(name, strategies[i]);
     }
+}
+
+/* A formation releases and allocates; registered memory has an address. */
+static void check_allocations(const json_t *trace)
+{
+    const json_t *event;
+    size_t i, allocated = 0, released = 0;
+    json_array_foreach(json_object_get(trace, "traceEvents"), i, event)
+    {
+        const json_t *args = json_object_get(event, "args");
+        const json_int_t bytes = json_integer_value(json_object_get(args, "Bytes"));
+        const bool placed = json_integer_value(json_object_get(args, "Addr")) != 0;
+        if (strcmp(json_string_value(json_object_get(event, "name")), "[memory]") != 0)
+            continue;
+        allocated += bytes > 0 && placed;
+        released += bytes < 0;
+    }
+    assert_true(allocated > 0);
+    assert_true(released > 0);
 }
 
 /* A rank dies in a window: the trace of a survivor has each step once, and the formation between
@@ -275,13 +296,14 @@ static void test_failure_is_in_the_trace(void **state)
     size_t missing = 0;
     for (int step = 1; step <= LONG; step++) {
         (void)snprintf(name, sizeof name, "ProfilerStep#%d", step);
-        const size_t n = count_events(trace, NULL, name);
+        const size_t n = trace_view_count(trace, NULL, name);
         assert_true(n <= 1);
         missing += n == 0;
     }
     assert_true(missing <= 1);
     for (size_t i = 0; i < sizeof formation / sizeof formation[0]; i++)
-        assert_true(count_events(trace, "user_annotation", formation[i]) > 0);
+        assert_true(trace_view_count(trace, "user_annotation", formation[i]) > 0);
+    check_allocations(trace);
     json_decref(trace);
 }
 
@@ -289,7 +311,7 @@ static void test_failure_is_in_the_trace(void **state)
 static void test_windows_repeat(void **state)
 {
     (void)state;
-    static char paths[FILES_MAX][PATH_MAX];
+    static char paths[TRACE_FILES_MAX][PATH_MAX];
     static const struct {
         int first, n;
     } windows[] = {{2, 2}, {5, 2}, {8, 1}};
@@ -300,13 +322,41 @@ static void test_windows_repeat(void **state)
     config.trace.repeat = 0;
     config.trace.ranks = (struct dpt_config_steps){1, {1}};
     rig_undisturbed(&config, "windows", 2, false, hash);
-    assert_int_equal(list_traces("windows", "ddp", 0, paths), 0);
-    assert_int_equal(list_traces("windows", "ddp", 1, paths), 3);
+    assert_int_equal(trace_view_list("windows", "ddp", 0, paths), 0);
+    assert_int_equal(trace_view_list("windows", "ddp", 1, paths), 3);
     for (size_t i = 0; i < 3; i++) { /* names are in the order of time */
-        json_t *trace = read_trace(paths[i]);
+        json_t *trace = trace_view_read(paths[i]);
         check_steps(trace, windows[i].first, windows[i].n);
         json_decref(trace);
     }
+}
+
+/* All nodes leave within a window: its file is written before they report that they have stopped.
+ */
+static void test_leaving_ends_the_window(void **state)
+{
+    (void)state;
+    enum { LONG = 100000 };
+    char dir[128];
+    struct dpt_config config = traced_config("ddp", "leaving");
+    config.train.steps = LONG;
+    config.trace.active = LONG;
+    config.trace.wait = config.trace.warmup = 0;
+    config.checkpoint.every_steps = 0;
+    struct director *d = rig_begin(&config, "leaving", dir);
+    const int handle = director_start(d, 0);
+    (void)director_start(d, 1);
+    assert_true(director_form(d, false));
+    director_await_step(d, 3);
+    director_leave(d);
+    director_prepare(d, true);
+    const int64_t steps = director_step(d, handle);
+    for (int rank = 0; rank < 2; rank++) {
+        json_t *trace = trace_view_only("leaving", "ddp", rank);
+        check_steps(trace, 1, (int)steps);
+        json_decref(trace);
+    }
+    director_destroy(&d);
 }
 
 /* A disk that takes no file: training goes on, and each rank says so once. */
@@ -349,6 +399,7 @@ int main(void)
         cmocka_unit_test(test_traced_run_has_the_same_bits),
         cmocka_unit_test(test_failure_is_in_the_trace),
         cmocka_unit_test(test_windows_repeat),
+        cmocka_unit_test(test_leaving_ends_the_window),
         cmocka_unit_test(test_lost_trace_is_said_once),
         cmocka_unit_test(test_keys_are_no_part_of_the_run),
     };

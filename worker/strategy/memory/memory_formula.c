@@ -10,6 +10,7 @@
 #include "worker/strategy/reduce/model_buckets.h"
 #include "worker/strategy/state/packed_weights.h"
 #include "worker/strategy/strategy.h"
+#include "worker/trace/recorder.h"
 
 #include <string.h>
 
@@ -124,6 +125,8 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     if (cuda) /* memory for transfers to the device: a batch, and the stager's */
         ret[DPT_MEMORY_DATA] += (int64_t)dpt_batch_bytes(&form, b) +
                                 (int64_t)dpt_stager_bytes((size_t)m.p * sizeof(float));
+    if (config->trace.dir[0] && !config->train.eval_only)
+        ret[DPT_MEMORY_TRACE] = (int64_t)dpt_trace_recorder_bytes(DPT_TRACE_EVENTS_MAX);
     dpt_model_buckets_fini(&m.buckets);
 }
 
@@ -131,7 +134,7 @@ static int64_t other_bytes(const int64_t formula[DPT_MEMORY_COUNT])
 {
     static const enum dpt_memory_tag others[] = {
         DPT_MEMORY_SUMS,      DPT_MEMORY_PACKED, DPT_MEMORY_ACTIVATIONS, DPT_MEMORY_SCRATCH,
-        DPT_MEMORY_WORKSPACE, DPT_MEMORY_COMM,   DPT_MEMORY_DATA};
+        DPT_MEMORY_WORKSPACE, DPT_MEMORY_COMM,   DPT_MEMORY_DATA,        DPT_MEMORY_TRACE};
     int64_t bytes = 0;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         bytes += formula[others[i]];

@@ -28,8 +28,8 @@ struct dpt_memory_spec {
  *
  * The memory of the strategy, activations, scratch and data is exact. Workspace and comm are within
  * a few hundred KiB: the memory that a thread packs at a time, and the links to peers. Packed forms
- * are as exact as dpt_memory_packed. `checkpoint`, which a writer needs while it writes, and
- * `other` are 0. */
+ * are as exact as dpt_memory_packed. `trace` is there with trace.dir. `checkpoint`, which a writer
+ * needs while it writes, and `other` are 0. */
 void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT]);
 
 /* The same memory as one sum that a person can check. P: parameters, N: ranks, w: bytes of a

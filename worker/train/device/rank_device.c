@@ -4,11 +4,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/strategy_traits.h"
-#include "worker/trace/span.h"
 #include "worker/train/device/unit_graphs.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static void make_grid(struct dpt_rank *r)
 {
@@ -20,18 +18,6 @@ static void make_grid(struct dpt_rank *r)
     r->grid = (struct dpt_grid){.offset = offset, .n_units = n, .block = DPT_BLOCK};
 }
 
-static void trace_op(const char *op, const struct dpt_op_shape *shape, int64_t begin_ns,
-                     int64_t end_ns)
-{
-    _Static_assert((int)DPT_OP_SIZES == (int)DPT_TRACE_ARGS, "a span has room for a shape");
-    struct dpt_trace_span span = {.name = op, .kind = DPT_TRACE_OP};
-    if (dpt_trace_begin() == 0)
-        return;
-    memcpy(span.key, shape->name, sizeof span.key);
-    memcpy(span.value, shape->size, sizeof span.value);
-    dpt_trace_ring_add(dpt_trace_ring_here, begin_ns, end_ns, &span);
-}
-
 enum dpt_status rank_open_host(struct dpt_rank *r, struct dpt_err *err)
 {
     struct rank_device *d = r->device;
@@ -39,8 +25,7 @@ enum dpt_status rank_open_host(struct dpt_rank *r, struct dpt_err *err)
     dpt_device_set_account(d->host, &d->memory);
     if (r->config->log.op_times)
         dpt_device_time_ops(d->host);
-    if (r->config->trace.dir[0])
-        dpt_device_trace_ops(d->host, trace_op);
+    rank_trace_host(r);
     d->ops = dpt_device_ops(d->host);
     DPT_TRY(rank_open_stream(r, err));
     DPT_TRY(dpt_stream_create(d->host, 1, &d->comm_stream, err));

@@ -65,6 +65,12 @@ void rank_forget_weights(struct dpt_rank *r);
 /* Reserves the host memory for one micro-batch, so that steps allocate nothing. */
 DPT_MUST_USE enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err);
 
+/* traced_host.c. rank_trace_host: if this rank has a recorder, its host passes ops, allocations and
+ * releases to it from here on; called before the host's first stream. rank_sample_memory: records
+ * the bytes of each kind of memory, in a window. */
+void rank_trace_host(struct dpt_rank *r);
+void rank_sample_memory(const struct dpt_rank *r);
+
 /* share_cores.c. Makes the main thread's stream on the host. */
 DPT_MUST_USE enum dpt_status rank_open_stream(struct dpt_rank *r, struct dpt_err *err);
 /* All ranks of the generation call this together. Exchanges the cores of the ranks. From here on

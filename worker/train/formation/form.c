@@ -200,6 +200,7 @@ enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_
     const int64_t open_ns = dpt_trace_begin();
     DPT_TRY(open_communicator(r, plan, err));
     dpt_trace_end_named(open_ns, "open communicator");
+    DPT_TRY(rank_align_clocks(r, err));
     r->formation->rebuilt_ms = dpt_now_ms();
     DPT_TRY(rank_share_cores(r, err));
     const int64_t fill_ns = dpt_trace_begin();

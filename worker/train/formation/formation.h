@@ -30,6 +30,11 @@ void rank_leave_generation(struct dpt_rank *r);
 /* Called at GO: from now on the filled state is the held state. */
 DPT_MUST_USE enum dpt_status rank_enter_generation(struct dpt_rank *r, struct dpt_err *err);
 
+/* align_clocks.c. All ranks of the generation call this together, after the communicator is open.
+ * In a world of several hosts, if some rank is traced, ranks compare their clocks with rank 0's for
+ * the times of their traces (worker/comm/clock_offset.h). */
+DPT_MUST_USE enum dpt_status rank_align_clocks(struct dpt_rank *r, struct dpt_err *err);
+
 /* report_state.c. Reports the phase and the held state. */
 void rank_report(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation);
 

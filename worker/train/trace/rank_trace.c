@@ -27,6 +27,12 @@ void rank_close_trace(struct dpt_rank *r)
     dpt_trace_recorder_destroy(&r->trace->recorder);
 }
 
+void rank_trace_set_clock(struct dpt_rank *r, const struct dpt_kineto_clock *clock)
+{
+    r->trace->clock = *clock;
+    r->trace->clock_ns = dpt_now_ns();
+}
+
 static bool is_traced(const struct dpt_rank *r)
 {
     const struct dpt_config_steps *ranks = &r->config->trace.ranks;
@@ -54,18 +60,19 @@ static void write_trace(struct dpt_rank *r)
                                                         [DPT_TRACE_SAVE] = "checkpoint"};
     struct rank_trace *t = r->trace;
     struct dpt_kineto_track tracks[DPT_TRACE_TRACKS];
-    const int64_t wall_ns = (int64_t)(dpt_wall_seconds() * 1e9);
     char path[PATH_MAX];
     struct dpt_err err;
     struct dpt_kineto_trace trace = {.strategy = dpt_config_strategy_word(r->config),
-                                     .rank = r->gen.rank,
-                                     .world_size = r->gen.world_size,
+                                     .rank = t->rank,
+                                     .world_size = t->world_size,
                                      .process = getpid(),
-                                     .generation = r->gen.number,
+                                     .generation = t->generation,
                                      .window = t->window,
+                                     .clock = t->clock,
                                      .tracks = tracks,
                                      .device = rank_gpu_records(r)};
-    dpt_kineto_set_base(&trace, wall_ns, dpt_now_ns());
+    const int64_t now_ns = dpt_now_ns(), wall_ns = dpt_kineto_set_base(&trace, now_ns);
+    trace.clock.age_ns = now_ns - t->clock_ns;
     for (int i = 0; i < DPT_TRACE_TRACKS; i++) {
         tracks[i].name = names[i];
         dpt_trace_recorder_read(t->recorder, (enum dpt_trace_track)i, &tracks[i].events);
@@ -133,6 +140,9 @@ void rank_trace_begin_step(struct dpt_rank *r)
     }
     t->phase = phase;
     t->window = place.window;
+    t->rank = r->gen.rank;
+    t->world_size = r->gen.world_size;
+    t->generation = r->gen.number;
     t->step = r->state.step;
     t->step_began_ns = dpt_trace_begin();
 }

@@ -3,7 +3,7 @@
 #ifndef DPT_WORKER_TRAIN_TRACE_RANK_TRACE_H
 #define DPT_WORKER_TRAIN_TRACE_RANK_TRACE_H
 
-#include "worker/trace/recorder.h"
+#include "worker/trace/kineto.h"
 #include "worker/trace/window.h"
 #include "worker/train/state/rooms.h"
 #include "worker/train/trace/gpu_records.h"
@@ -11,10 +11,14 @@
 struct rank_trace {
     struct dpt_trace_recorder *recorder; /* NULL: nothing is traced */
     struct rank_gpu_records gpu;
-    bool failed;                 /* a file could not be written; no further steps are recorded */
-    enum dpt_trace_phase phase;  /* of the present step: IDLE, WARMUP or RECORD */
-    int64_t window;              /* of `phase` */
-    int64_t first_step;          /* the first recorded step of the window */
+    struct dpt_kineto_clock clock;
+    int64_t clock_ns;           /* when `clock` was set */
+    bool failed;                /* a file could not be written; no further steps are recorded */
+    enum dpt_trace_phase phase; /* of the present step: IDLE, WARMUP or RECORD */
+    int64_t window;             /* of `phase` */
+    int64_t first_step;         /* the first recorded step of the window */
+    int rank, world_size;       /* in the generation of the present step */
+    uint64_t generation;
     int64_t step, step_began_ns; /* the present step */
 };
 
@@ -23,12 +27,17 @@ struct rank_trace {
 DPT_MUST_USE enum dpt_status rank_open_trace(struct dpt_rank *r, struct dpt_err *err);
 void rank_close_trace(struct dpt_rank *r);
 
+/* A generation forms: the clock of the events that are written from now on, also of those that are
+ * recorded already. */
+void rank_trace_set_clock(struct dpt_rank *r, const struct dpt_kineto_clock *clock);
+
 /* Before and after step r->state.step with its evaluation and its save. A step that was interrupted
  * has no end and begins again. rank_trace_end_step writes the file after the last step of a window,
  * and returns whether it did. */
 void rank_trace_begin_step(struct dpt_rank *r);
 bool rank_trace_end_step(struct dpt_rank *r);
-/* After the last step of the run: writes the file of a window that has begun. */
+/* After the last step of this rank: at the end of the run, when this node leaves, before the run
+ * ends because it has diverged. Writes the file of a window that has begun. */
 void rank_trace_end_run(struct dpt_rank *r);
 
 #endif
