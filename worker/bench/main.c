@@ -7,7 +7,7 @@
 static const struct dpt_bench *const benches[] = {
     &dpt_bench_gemm,       &dpt_bench_ops,        &dpt_bench_comm,    &dpt_bench_allreduce,
     &dpt_bench_canonical,  &dpt_bench_train,      &dpt_bench_recover, &dpt_bench_tokenize,
-    &dpt_bench_checkpoint, &dpt_bench_strategies, &dpt_bench_memory};
+    &dpt_bench_checkpoint, &dpt_bench_strategies, &dpt_bench_memory,  &dpt_bench_spans};
 enum { BENCHES = sizeof benches / sizeof *benches };
 
 static void print_benches(FILE *out)

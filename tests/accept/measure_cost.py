@@ -1,0 +1,117 @@
+"""The cost of traces: functions of the topic `measure`. Off, a span is a load and a branch, and its share of a step is
+counted; on, a step takes at most 2 % longer and has the same bits."""
+
+import gzip
+import json
+import os
+import statistics
+from pathlib import Path
+
+from accept.speed import bench
+from cluster import Cluster, ClusterError, make_text
+
+BASELINE = "DPT_BASELINE_BIN"  # programs of a commit before, beside which runs without traces are measured
+SIZES = {"model.preset": "gpt2-124m", "cluster.device": "cpu", "data.tokenizer": "bytes", "train.micro_batch": 4,
+         "train.seq_len": 64, "train.precision": "fp32", "train.log_every": 1, "train.eval_every": 0,
+         "checkpoint.every_steps": 0, "optimizer.warmup_steps": 1}
+# World and strategy; each rank has an equal share of two threads.
+WORLDS = (("one rank of 2 threads", 1, {}), ("two ranks, ddp", 2, {}),
+          ("two ranks, full_shard", 2, {"strategy.name": "fsdp", "strategy.sharding": "full_shard"}))
+PAIRS, RUN_TIMEOUT_S = 20, 1200
+GROUP = 3  # steps in turn without a trace and with one; the first of a group is not counted, because it pays the change
+OFF_MAX, ON_MAX, NOISE_MAX = 1e-4, 0.02, 0.02
+
+
+def run(line, name, ranks, sets, trace=None):
+    """A run of one node; returns its summary and the milliseconds of its steps, and leaves its folder."""
+    root, config = line.folder / name, line.folder / "config.yaml"
+    config.write_text("run: cost\n")
+    all_sets = {**SIZES, "train.global_batch": 4 * 2, "data.train": make_text(line.folder / "text.txt"), **sets,
+                **(trace or {})}
+    with Cluster(root, config, all_sets, threads=2 // ranks) as cluster:
+        worker = cluster.start_worker("a", nnodes=1, endpoint=False, ranks=ranks)
+        if worker.wait(RUN_TIMEOUT_S) != 0:
+            raise ClusterError(f"{name}: {worker.log_tail()}")
+        return worker.outputs.summary(), {m["step"]: m["step_ms"] for m in worker.outputs.metrics()}
+
+
+def traces(folder):
+    return [json.loads(gzip.open(path).read()) for path in sorted(Path(folder).rglob("*.pt.trace.json.gz"))]
+
+
+def spans(trace):
+    """Spans of a step: annotations, ops and collectives. Without a trace ops have no spans, so this is more than what
+    such a step has."""
+    events = trace["traceEvents"]
+    steps = sum(e["name"].startswith("ProfilerStep#") for e in events)
+    made = sum(e.get("cat") in ("user_annotation", "cpu_op") or
+               e.get("cat") == "kernel" and e["name"].startswith("nccl") for e in events)
+    return made / steps
+
+
+def tracing_off_costs_nothing(line):
+    """GPT-2 124M, B=4 T=64, 2 slots a step: the spans of a step (counted in a trace) times the cost of a span without
+    trace.dir (dpt-bench spans) are less than 0.01 % of the step, in a world of one and of two ranks. With
+    DPT_BASELINE_BIN, 20 interleaved pairs of dpt-bench train with those programs: the median ratio of step times is at
+    most 1 plus the median difference of two runs of the earlier program."""
+    cost = bench(line, "spans")
+    line.note(f"a span without trace.dir takes {cost['off_ns']:.2f} ns, in a window {cost['inside_ns']:.1f} ns")
+    for name, ranks, sets in WORLDS:
+        folder = line.folder / f"traces {name}"
+        _, step_ms = run(line, name, ranks, {"train.steps": 4, **sets}, {"trace.dir": folder})
+        most = max(spans(trace) for trace in traces(folder))
+        share = most * cost["off_ns"] * 1e-6 / statistics.median(step_ms.values())
+        line.show(f"share of a step, {name}, {most:.0f} spans", f"{100 * share:.6f} %", f"< {100 * OFF_MAX:g} %",
+                  share < OFF_MAX)
+    if not os.environ.get(BASELINE):
+        line.note(f"{BASELINE} is not set: no pairs with earlier programs")
+        return
+    pairs_beside(line, Path(os.environ[BASELINE]))
+
+
+def pairs_beside(line, before):
+    def step_ms(programs):
+        return bench(line, "train", "--preset", "gpt2-124m", "--batch", "1", "--seq", "64", "--threads", "2", "--steps",
+                     "6", programs=programs)["step_ms"]
+    ratios, control = [], []
+    for pair in range(line.repeat(PAIRS)):
+        order, ms = ["before", "now", "again"], {}
+        for what in reversed(order) if pair % 2 else order:
+            ms[what] = step_ms(None if what == "now" else before)
+        ratios.append(ms["now"] / ms["before"])
+        control.append(ms["again"] / ms["before"])
+    noise = min(statistics.median(abs(ratio - 1) for ratio in control), NOISE_MAX)
+    line.note(f"pairs of the earlier program differ by {noise:.4f}")
+    line.at_most(f"step time beside the earlier programs, median of {len(ratios)}",
+                 round(statistics.median(ratios), 4), round(1 + noise, 4))
+
+
+def tracing_on_costs_little(line):
+    """GPT-2 124M, B=4 T=64, 2 slots a step: in one run, groups of 3 steps without a trace and with one take turns; the
+    median of the ratios of neighbouring groups is at most 1.02. The run's hash is that of a run that is not traced, and
+    no event had no room."""
+    for name, ranks, sets in WORLDS:
+        pairs = line.repeat(PAIRS)
+        sets = {"train.steps": 2 * GROUP * pairs, **sets}
+        folder = line.folder / f"traces {name}"
+        line.command(f"dpt-worker: {name}, trace.wait {GROUP}, trace.active {GROUP}, trace.repeat 0, {pairs} windows")
+        plain, _ = run(line, f"{name}, plain", ranks, sets)
+        traced, step_ms = run(line, name, ranks, sets, {"trace.dir": folder, "trace.wait": GROUP, "trace.warmup": 0,
+                                                        "trace.active": GROUP, "trace.repeat": 0})
+        groups = [statistics.median(step_ms[first + i] for i in range(2, GROUP + 1))
+                  for first in range(0, 2 * GROUP * pairs, GROUP)]
+        ratios = [on / off for off, on in zip(groups[::2], groups[1::2])]
+        found = traces(folder)
+        line.note(f"{name}: {statistics.median(groups[::2]):.1f} ms without a trace, "
+                  f"{statistics.median(groups[1::2]):.1f} ms with one; ratios " +
+                  ", ".join(f"{ratio:.4f}" for ratio in ratios))
+        line.at_most(f"step time with a trace, {name}, median of {len(ratios)}", round(statistics.median(ratios), 4),
+                     1 + ON_MAX)
+        line.show(f"weights_hash, {name}", traced["weights_hash"], plain["weights_hash"],
+                  traced["weights_hash"] == plain["weights_hash"])
+        dropped = sum(trace["dpt"]["dropped_events"] for trace in found)
+        line.show(f"files and dropped events, {name}", (len(found), dropped), (ranks * pairs, 0),
+                  (len(found), dropped) == (ranks * pairs, 0))
+
+
+LINES_OF_MEASURE = [tracing_off_costs_nothing, tracing_on_costs_little]
