@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SAID_S = 60  # a program prints its help within this time
-USAGE = {"dpt-worker": 2, "dpt-rdzv": 2, "dpt-ckpt": 2, "dpt-data": 2, "dpt-plan": 2, "dpt-plot": 2, "dpt-bench": 2}
+USAGE = {"dpt-worker": 2, "dpt-rdzv": 2, "dpt-ckpt": 2, "dpt-data": 2, "dpt-plan": 2, "dpt-plot": 2,
+         "dpt-trace": 2, "dpt-bench": 2}
 CODES = {"dpt-worker": {0, 2, 3, 4, 75}, "dpt-rdzv": {0, 2, 4}, "dpt-ckpt": {0, 1, 2}, "dpt-data": {0, 1, 2},
-         "dpt-plan": {0, 1, 2}, "dpt-plot": {0, 1, 2}, "dpt-bench": {0, 1, 2}}
+         "dpt-plan": {0, 1, 2}, "dpt-plot": {0, 1, 2}, "dpt-trace": {0, 1, 2}, "dpt-bench": {0, 1, 2}}
 
 BASE = {
     "run": "drawn", "cluster.nnodes": "1", "cluster.threads": "1", "cluster.timeout_s": "0.2", "model.n_layer": "1",
@@ -80,6 +81,8 @@ class Programs:
                          ("dpt-plan",): read_options(said(self.folder, "dpt-plan", "--help")),
                          ("dpt-plot",): read_options(said(self.folder, "dpt-plot", "--help")),
                          ("dpt-ckpt", "generate"): read_options(said(self.folder, "dpt-ckpt", "generate", "--help"))}
+        for name in ("ddp", "sharding", "compare", "diff"):
+            self.commands["dpt-trace", name] = read_options(said(self.folder, "dpt-trace", "--help"))
         for name in ("list", "show", "verify", "hash"):
             self.commands["dpt-ckpt", name] = {}
         for name in ("encode", "inspect", "verify"):
@@ -293,7 +296,9 @@ class Drawer:
         right = {"dpt-worker": ["--config", "c.yaml"], "dpt-rdzv": ["--port", "0"], "dpt-plan": ["--config", "c.yaml"],
                  "dpt-plot": ["c.yaml"], "dpt-bench": []}.get(command[0])
         if right is None:
-            right = {"generate": [".", "--prompt", "a"], "encode": ["--out", "o", "c.yaml"]}.get(command[1], ["c.yaml"])
+            right = {"generate": [".", "--prompt", "a"], "diff": ["c.yaml", "c.yaml"],
+                     **dict.fromkeys(("ddp", "sharding", "compare"), ["--trace-files", "c.yaml"]),
+                     "encode": ["--out", "o", "c.yaml"]}.get(command[1], ["c.yaml"])
         draw = self.spoilt(command, right)
         draw.files["c.yaml"] = self.good_yaml()
         return draw

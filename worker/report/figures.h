@@ -135,7 +135,9 @@ struct dpt_report_verdict {
     enum dpt_report_cause cause;
     int rank;                     /* the straggler, or the rank of the starved loader; else -1 */
     double share[REPORT_CAUSES];  /* percent of the mean step that each cause takes */
-    double exposed_percent;       /* mean over the ranks */
+    /* Of the step, mean over the ranks: communication that computation does not hide, without the
+     * wait for late peers. */
+    double exposed_percent;
     char key[64];                 /* the config key to change: "data.workers" */
     char text[REPORT_TEXT_BYTES]; /* one paragraph, plain text */
     char warning[512];            /* empty, or the remedies of exposed communication */

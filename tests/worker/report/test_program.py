@@ -1,0 +1,331 @@
+"""dpt-trace on traces whose times are known: the figures of the CSV, the files, the lines, and bad input.
+
+Run by ctest: pytest test_program.py, with DPT_TRACE naming the program."""
+
+import csv
+import gzip
+import json
+import os
+import re
+import subprocess
+
+import pytest
+import synthetic
+from synthetic import Run, Step, even
+
+PROGRAM = os.environ["DPT_TRACE"]
+TIMEOUT_S = 60
+
+
+def trace(folder, *args):
+    return subprocess.run([PROGRAM, *map(str, args)], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def report(folder, run, *args, command="ddp", base="reports"):
+    synthetic.write(folder / "traces", run)
+    done = trace(folder, command, *args)
+    assert done.returncode == 0, done.stderr
+    return rows_of(folder / base / run.strategy / "summary.csv"), done
+
+
+def near(value, expected, share=0.05):
+    assert abs(float(value) - expected) <= share * abs(expected) + 1e-9, (value, expected)
+
+
+def refused(done, *words, code=1):
+    assert done.returncode == code, (done.returncode, done.stderr)
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("dpt-trace: "), done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+# ---------------------------------------------------------------- figures
+
+@pytest.mark.parametrize("form, annotated", [("dpt", True), ("dpt", False), ("pytorch", False)])
+def test_times_of_a_slow_rank(tmp_path, form, annotated):
+    """Three counted steps; rank 1 computes 20 ms longer, so the others wait for 20 ms in each all-reduce."""
+    steps = even(ranks=3, steps=4)
+    for step in steps[1]:
+        step.compute_ms = 60.0
+    rows, _ = report(tmp_path, Run(steps, transfer_ms=5.0, form=form, annotated=annotated))
+    assert [row["rank"] for row in rows] == ["0", "1", "2"] and all(row["steps"] == "3" for row in rows)
+    for rank, row in enumerate(rows):
+        late = 0 if rank == 1 else 20
+        near(row["step_ms"], 0.5 + 60 + 5 + 2)
+        near(row["all_reduce_ms"], 3 * (5 + late))
+        near(row["all_reduce_wait_ms"], 3 * late)
+        near(row["peer_wait_ms"], 3 * late)
+        near(row["data_wait_ms"], 3 * 0.5)
+        near(row["optimizer_ms"], 3 * 2)
+        near(row["forward_ms"], 3 * (60 - late) / 3)
+        near(row["backward_ms"], 3 * (60 - late) * 2 / 3)
+        near(row["all_reduce_bus_gb_s"], 4e6 * 2 * 2 / 3 / 5e-3 / 1e9)
+        assert row["all_reduce_calls"] == "3" and float(row["all_reduce_bytes"]) == 3 * 4e6
+        # From the first kernel to the last; the wait for data of the first step is before it.
+        window = 3 * 67.5 - 0.5
+        near(row["window_ms"], window, 0.001)
+        near(row["compute_percent"], 100 * 3 * (60 - late + 2) / window, 0.001)
+        near(row["idle_percent"], 100 * 2 * 0.5 / window, 0.01)
+        near(row["comm_overhead_percent"], 100 * (5 + late) / (5 + 60 + 2), 0.001)
+        near(row["exposed_percent"], 100 * 3 * (5 + late) / window, 0.001)
+        assert float(row["overlap_percent"]) == 0
+
+
+def test_last_step_counts_on_demand(tmp_path):
+    run = Run(even(ranks=2, steps=4))
+    rows, _ = report(tmp_path, run, "--include-last-step", "--enable-multiprocessing")
+    assert all(row["steps"] == "4" and row["all_reduce_calls"] == "4" for row in rows)
+
+
+def test_one_step_counts(tmp_path):
+    rows, _ = report(tmp_path, Run(even(ranks=2, steps=1)))
+    assert all(row["steps"] == "1" and row["all_reduce_calls"] == "1" for row in rows)
+
+
+def test_memory_over_the_time(tmp_path):
+    """100 bytes for 60 ms, 900 for 36 ms, 1000 for 4 ms; then 50."""
+    run = Run(even(ranks=1), memory=[(0, 100), (60, 900), (96, 1000), (100, 50)])
+    rows, _ = report(tmp_path, run)
+    assert [rows[0][f"memory_{word}_bytes"] for word in ("peak", "final", "p50", "p95")] == ["1000", "50", "100", "900"]
+
+
+def test_no_memory_events_leave_fields_empty(tmp_path):
+    rows, _ = report(tmp_path, Run(even(ranks=1)))
+    assert rows[0]["memory_peak_bytes"] == "" and rows[0]["all_gather_bus_gb_s"] == ""
+
+
+def test_sharding_has_its_folder(tmp_path):
+    run = Run(even(ranks=2), strategy="full_shard")
+    rows, done = report(tmp_path, run, command="sharding", base="reports_sharding")
+    assert len(rows) == 2 and (tmp_path / "reports_sharding" / "full_shard" / "summary.html").exists()
+    lines = done.stdout.splitlines()
+    assert lines[0] == "full_shard, world size 2, 3 steps from step 3, generation 1, window 0"
+    assert [line.split()[0] for line in lines[2:5]] == ["mean", "rank", "rank"]
+    assert lines[-2:] == ["reports_sharding/full_shard/summary.csv", "reports_sharding/full_shard/summary.html"]
+
+
+def test_all_windows_in_folders(tmp_path):
+    for window in range(3):
+        run = Run(even(ranks=2), window=window, first_step=3 + 5 * window, shift_us=window * 1e6)
+        synthetic.write(tmp_path / "traces", run, 1_790_000_000_000_000_000 + window * 10 ** 9)
+    done = trace(tmp_path, "ddp", "--select", "all")
+    assert done.returncode == 0, done.stderr
+    folders = sorted(path.name for path in (tmp_path / "reports" / "ddp").iterdir())
+    assert folders == [f"run_{i}_{1_790_000_000_000_000_000 + i * 10 ** 9}" for i in range(3)]
+    done = trace(tmp_path, "ddp", "--out", "elsewhere")
+    assert rows_of(tmp_path / "elsewhere" / "ddp" / "summary.csv")[0]["window"] == "2", done.stderr
+
+
+def test_a_run_after_another_in_one_folder(tmp_path):
+    """Both have window 0 of generation 1."""
+    synthetic.write(tmp_path / "traces", Run(even(ranks=2)))
+    synthetic.write(tmp_path / "traces", Run(even(ranks=2, compute_ms=80.0), shift_us=3600e6), 1_791_000_000_000_000_000)
+    done = trace(tmp_path, "ddp")
+    assert done.returncode == 0, done.stderr
+    near(rows_of(tmp_path / "reports" / "ddp" / "summary.csv")[0]["step_ms"], 83.5, 0.001)
+
+
+def test_exposed_communication_is_a_warning(tmp_path):
+    _, done = report(tmp_path, Run(even(ranks=2), transfer_ms=20.0))
+    assert "Warning: 32 % of the step is exposed communication" in done.stdout
+    assert all(word in done.stdout for word in ("train.global_batch", "strategy.compression", "strategy.overlap"))
+    _, done = report(tmp_path, Run(even(ranks=2), transfer_ms=8.0))
+    assert "Warning" not in done.stdout
+
+
+# ---------------------------------------------------------------- diff and compare
+
+def test_diff_by_op(tmp_path):
+    synthetic.write(tmp_path / "a", Run(even(ranks=2)))
+    synthetic.write(tmp_path / "b", Run(even(ranks=2, compute_ms=60.0), compute_kernels=5))
+    done = trace(tmp_path, "diff", "a", "b")
+    assert done.returncode == 0, done.stderr
+    rows = {(row["category"], row["name"]): row for row in rows_of(tmp_path / "reports" / "diff.csv")}
+    kernel = rows["kernel", "matmul_0"]
+    assert (kernel["a_calls"], kernel["b_calls"], kernel["diff_calls"]) == ("6", "6", "0")
+    near(kernel["a_ms"], 6 * 10)
+    near(kernel["b_ms"], 6 * 12)
+    near(kernel["diff_step_ms"], 2)
+    assert rows["kernel", "matmul_4"]["change"] == "added"
+    near(rows["annotation", "ProfilerStep"]["diff_step_ms"], 20)
+    assert re.search(r"Added in B:\n.*matmul_4", done.stdout)
+    removed = trace(tmp_path, "diff", "b", "a", "--rank", "1")
+    assert re.search(r"Removed from A:\n.*matmul_4 \(3\)", removed.stdout), removed.stdout
+    refused(trace(tmp_path, "diff", "a", "b", "--rank", "2"), "no trace of rank 2")
+
+
+def test_compare_beside_figures_of_the_user(tmp_path):
+    synthetic.write(tmp_path / "traces", Run(even(ranks=1)))
+    synthetic.write(tmp_path / "traces", Run(even(ranks=4)), 1_790_500_000_000_000_000)
+    synthetic.write(tmp_path / "traces", Run(even(ranks=4, compute_ms=44.0), strategy="full_shard"))
+    (tmp_path / "torch.csv").write_text('name,step_ms,world_size,remark\n"PyTorch, DDP",51.5,4,"said ""so"""\nb,,2,\n')
+    done = trace(tmp_path, "compare", "--csv", "torch.csv")
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(tmp_path / "reports" / "compare" / "summary.csv")
+    assert [row["name"] for row in rows] == ["baseline", "ddp", "full_shard", "PyTorch, DDP", "b"]
+    near(rows[0]["step_ms"], 43.5)
+    near(rows[2]["step_ms"], 47.5)
+    near(rows[3]["step_ms"], 51.5)
+    assert rows[4]["step_ms"] == "" and rows[3]["source"] == "csv"
+    assert (tmp_path / "reports" / "compare" / "summary.html").read_text().startswith("<!")
+
+
+@pytest.mark.parametrize("text, words", [
+    ("step_ms\n1\n", ["columns 'name'"]), ("name,x\na,1\n", ["no column with a figure"]),
+    ("name,step_ms\na,fast\n", ["line 2", "step_ms 'fast'"]), ("name,step_ms\na\n", ["line 2", "1 fields"]),
+    ("name,step_ms\n,1\n", ["line 2", "no name"]), ("name,step_ms\n", ["no rows"]),
+    ("name,step_ms,world_size\na,1,0\n", ["world_size '0'"]), ("name,step_ms\n" + "a,1\n" * 70, ["rows"]),
+    ("name,step_ms\na,1\0\n", ["not text"]), (",".join(["name"] * 200) + "\n", ["columns"]),
+])
+def test_refuses_figures_of_the_user(tmp_path, text, words):
+    synthetic.write(tmp_path / "traces", Run(even(ranks=2)))
+    (tmp_path / "mine.csv").write_text(text)
+    refused(trace(tmp_path, "compare", "--csv", "mine.csv"), "mine.csv", *words)
+
+
+# ---------------------------------------------------------------- bad input
+
+def test_no_files(tmp_path):
+    refused(trace(tmp_path, "ddp"), "No trace files found.")
+    refused(trace(tmp_path, "diff", "a", "b"), "No trace files found.", "'a'")
+    synthetic.write(tmp_path / "traces", Run(even(ranks=2), strategy="full_shard"))
+    refused(trace(tmp_path, "ddp"), "No trace files found.", "full_shard", "dpt-trace sharding")
+
+
+@pytest.mark.parametrize("text, words", [
+    (b"", ["is empty"]), (b"not json", ["not a trace", "JSON object"]), (b"[1, 2]", ["not a trace", "JSON object"]),
+    (b'{"a": 1}', ["no array traceEvents"]), (b'{"traceEvents": 3}', ["no array traceEvents"]),
+    (b'{"traceEvents": {"a": 1}}', ["an array of events"]), (b'{"traceEvents": [1]}', ["expected an event"]),
+    (b'{"traceEvents": []}', ["no events"]), (b'{"traceEvents": []} x', ["expected the end"]),
+    (b'{"traceEvents": [{"ph": X}]}', ["event 0 is not JSON"]), (b'{"rank": x, "traceEvents": []}', ["head is not JSON"]),
+    (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": -1, "dur": 1}]}', ["event 0", "no ts"]),
+    (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1}]}', ["event 0", "no dur"]),
+    (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "k", "ts": 1, "dur": 1}]}', ["no kernels"]),
+    (b'{"traceEvents": [{"ph": "X", "cat"', ["is truncated"]), (b'{"traceEvents": ', ["is truncated"]),
+    (b'{"traceEvents": [' + b'{"a":' * 3000, ["fewer brackets"]),
+    (b'{"dpt": {"strategy": "../../x"}, "traceEvents": []}', ["strategy"]),
+])
+@pytest.mark.parametrize("packed", [False, True])
+def test_refuses_foreign_files(tmp_path, text, words, packed):
+    path = tmp_path / ("x.json.gz" if packed else "x.json")
+    path.write_bytes(gzip.compress(text) if packed else text)
+    refused(trace(tmp_path, "ddp", "--trace-files", path), str(path), *words)
+
+
+def test_refuses_truncated_file(tmp_path):
+    paths = synthetic.write(tmp_path / "traces", Run(even(ranks=2)))
+    whole = paths[1].read_bytes()
+    for bytes_kept in (len(whole) - 4, len(whole) // 2, 30, 5):
+        paths[1].write_bytes(whole[:bytes_kept])
+        refused(trace(tmp_path, "ddp"), "worker_1", "truncated" if bytes_kept > 20 else "")
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 0x55
+    paths[1].write_bytes(damaged)
+    refused(trace(tmp_path, "ddp"), "worker_1")
+
+
+def test_refuses_files_that_are_none(tmp_path):
+    refused(trace(tmp_path, "ddp", "--trace-files", "absent.json"), "absent.json")
+    os.mkfifo(tmp_path / "pipe")
+    refused(trace(tmp_path, "ddp", "--trace-files", "pipe"), "'pipe' is not a regular file")
+
+
+def mixed(folder, *runs):
+    """Rank r of the r-th run."""
+    paths = [synthetic.write(folder / str(i), run)[i] for i, run in enumerate(runs)]
+    return ",".join(map(str, paths))
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"strategy": "full_shard"}, ["strategies ddp and full_shard"]), ({"world_size": 3}, ["world sizes 2 and 3"]),
+    ({"generation": 2}, ["generations 1 and 2"]), ({"window": 1}, ["two windows are mixed", "0 and 1"]),
+    ({"first_step": 30}, ["two windows are mixed", "3 to 5 and 30 to 32"]), ({"form": "pytorch"}, ["another program"]),
+    ({"shift_us": 3600e6}, ["more than a minute apart"]),
+])
+def test_refuses_ranks_of_different_runs(tmp_path, change, words):
+    files = mixed(tmp_path, Run(even(ranks=2)), Run(even(ranks=2), **change))
+    refused(trace(tmp_path, "ddp", "--trace-files", files), "do not belong together", *words)
+
+
+def test_refuses_two_files_of_a_rank(tmp_path):
+    paths = synthetic.write(tmp_path / "traces", Run(even(ranks=2)))
+    twin = tmp_path / "twin.json.gz"
+    twin.write_bytes(paths[1].read_bytes())
+    files = ",".join(map(str, [*paths, twin]))
+    refused(trace(tmp_path, "ddp", "--trace-files", files), "twin.json.gz", "both of rank 1")
+    refused(trace(tmp_path, "ddp", "--trace-files", twin, "--trace-files", twin), "both of rank 1")
+
+
+def test_refuses_a_rank_outside_its_world(tmp_path):
+    paths = synthetic.write(tmp_path, Run(even(ranks=3), world_size=2))
+    refused(trace(tmp_path, "ddp", "--trace-files", paths[2]), "rank 2 in a world of 2")
+
+
+def test_warns_of_a_missing_rank(tmp_path):
+    paths = synthetic.write(tmp_path / "traces", Run(even(ranks=4)))
+    paths[1].unlink()
+    paths[3].unlink()
+    done = trace(tmp_path, "ddp")
+    assert done.returncode == 0
+    assert done.stderr == ("dpt-trace: warning: no trace of rank 1, 3 (world size 4): the figures are those of 2 "
+                           "ranks\n")
+
+
+def test_warns_of_dropped_events(tmp_path):
+    paths = synthetic.write(tmp_path / "traces", Run(even(ranks=1)))
+    packed = json.loads(gzip.decompress(paths[0].read_bytes()))
+    packed["dpt"]["dropped_events"] = 12
+    paths[0].write_bytes(gzip.compress(json.dumps(packed).encode()))
+    assert "the trace of rank 0 lacks 12 events" in trace(tmp_path, "ddp").stderr
+
+
+def test_output_that_cannot_be_written(tmp_path):
+    synthetic.write(tmp_path / "traces", Run(even(ranks=1)))
+    (tmp_path / "reports").write_text("a file")
+    refused(trace(tmp_path, "ddp"), "reports")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 1 and "standard output" in done.stderr
+
+
+@pytest.mark.parametrize("args", [
+    [], ["help"], ["ddp", "x"], ["ddp", "--select", "some"], ["ddp", "--nothing"], ["ddp", "--csv", "x.csv"],
+    ["ddp", "--trace-dir", "a", "--trace-files", "b"], ["ddp", "--trace-dir", "a", "--trace-dir", "b"],
+    ["ddp", "--trace-files", "a,,b"], ["ddp", "--trace-dir", ""], ["ddp", "--rank", "1"], ["diff", "a"],
+    ["diff", "a", "b", "c"], ["diff", "a", "b", "--trace-dir", "c"], ["diff", "a", "b", "--select", "all"],
+    ["compare", "--select", "all"], ["diff", "a", "b", "--rank", "-1"], ["ddp", "--trace-dir"],
+    ["ddp", *["--trace-files", "a"] * 5000],
+    ["compare", *["--trace-dir", "a"] * 17],
+])
+def test_usage_errors(tmp_path, args):
+    refused(trace(tmp_path, *args), code=2)
+
+
+def test_one_run_is_no_comparison(tmp_path):
+    synthetic.write(tmp_path / "traces", Run(even(ranks=2)))
+    refused(trace(tmp_path, "compare"), "there is one run, ddp")
+
+
+def test_diff_of_a_folder_with_two_strategies(tmp_path):
+    synthetic.write(tmp_path / "a", Run(even(ranks=1)))
+    synthetic.write(tmp_path / "a", Run(even(ranks=1), strategy="full_shard"))
+    refused(trace(tmp_path, "diff", "a", "a"), "ddp and of full_shard")
+    assert trace(tmp_path, "diff", "a/profile/ddp", "a/profile/full_shard").returncode == 0
+
+
+def test_help_and_version(tmp_path):
+    assert trace(tmp_path, "--help").stdout.startswith("usage: dpt-trace")
+    assert re.fullmatch(r"dpt-trace \d+\.\d+\.\d+\n", trace(tmp_path, "--version").stdout)
+
+
+def test_uneven_steps_name_imbalance(tmp_path):
+    """Another rank has more work in each step."""
+    steps = even(ranks=3, steps=4)
+    for index in range(4):
+        steps[index % 3][index] = Step(compute_ms=60.0, work=768)
+    _, done = report(tmp_path, Run(steps))
+    assert "The bottleneck is imbalance: the last rank of a step has 50 % more work" in done.stdout, done.stdout

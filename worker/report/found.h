@@ -1,0 +1,59 @@
+/* Finds trace files, and puts those of one window together. */
+#ifndef DPT_WORKER_REPORT_FOUND_H
+#define DPT_WORKER_REPORT_FOUND_H
+
+#include "worker/report/trace.h"
+
+struct report_file {
+    char *path; /* owned */
+    struct report_head head;
+    char strategy[64]; /* of the head; else of ".../STRATEGY/rank_R/..."; else "unknown" */
+    int rank;
+    int64_t time_ns; /* in the file's name; else of its last change; since 1970 */
+};
+
+/* The files of one window. */
+struct report_group {
+    char strategy[64];
+    struct report_head head; /* of its first file */
+    int64_t time_ns;         /* of its first file */
+    int number;              /* among the groups of its strategy, from 0, by time */
+    bool is_latest;          /* of its strategy */
+    bool is_latest_of_world; /* of its strategy and world size */
+    char **paths;            /* [n]; the array is owned, the texts are those of the files */
+    int *ranks;              /* [n], of the paths; owned */
+    size_t n, paths_room, ranks_room;
+};
+
+struct report_found {
+    struct report_file *files;
+    size_t n_files, files_room;
+    struct report_group *groups; /* by strategy, then by time */
+    size_t n_groups, groups_room;
+};
+
+/* Whether a strategy divides the training state: its report is one of `dpt-trace sharding`. */
+bool report_is_sharding(const char *strategy);
+
+/* Adds the files below `dir` whose names end with ".trace.json" or ".trace.json.gz". A folder that
+ * is absent has none. Reads the head of each file; for errors see report_head_read. */
+DPT_MUST_USE enum dpt_status report_find_below(const char *dir, struct report_found *found,
+                                               struct dpt_err *err);
+DPT_MUST_USE enum dpt_status report_find_file(const char *path, struct report_found *found,
+                                              struct dpt_err *err);
+
+/* Makes the groups. Files of dpt belong together if strategy, world size, generation and window
+ * are equal; a second file of a rank begins a new group. The k-th files of all ranks of another
+ * program belong together. */
+DPT_MUST_USE enum dpt_status report_group_windows(struct report_found *found, struct dpt_err *err);
+
+/* Makes one group of each strategy, with all its files. */
+DPT_MUST_USE enum dpt_status report_group_strategies(struct report_found *found,
+                                                     struct dpt_err *err);
+
+/* Makes one group of all files, with the strategy of the first. */
+DPT_MUST_USE enum dpt_status report_group_all(struct report_found *found, struct dpt_err *err);
+
+void report_found_free(struct report_found *found);
+
+#endif

@@ -1,0 +1,37 @@
+/* Names the bottleneck of a run from measured times. Pure.
+ *
+ * Ranks of a step wait for the last of them. So the time of a step is that of the rank with the
+ * longest time of its own: its computation, its wait for data, its save, and the transfer that
+ * nothing hides. The time by which this rank computes longer than the mean of the others is lost
+ * to a straggler or to imbalance. It is imbalance if the rank had more work, or, where the traces
+ * do not say the work, if another rank is the last in each step. */
+#ifndef DPT_WORKER_REPORT_VERDICT_H
+#define DPT_WORKER_REPORT_VERDICT_H
+
+#include "worker/report/times.h"
+
+/* Steps that all ranks have traced. */
+struct report_run_times {
+    const struct report_step_times *at; /* [n_ranks][n_steps] */
+    size_t n_ranks, n_steps;            /* each 1 or more */
+    const int *rank;                    /* [n_ranks]: their numbers */
+    const char *strategy;               /* its remedies differ */
+};
+
+/* A cause below this share of the step is not a bottleneck: then it is compute. */
+#define REPORT_CAUSE_PERCENT 10.0
+
+void report_verdict_find(const struct report_run_times *times, struct dpt_report_verdict *ret);
+
+/* Writes the paragraph, the key and the warning of *verdict; the shares are known. For
+ * report_verdict_find. */
+struct report_verdict_facts {
+    double step_ms, lost_ms;    /* mean step; the part of it that the cause takes */
+    double work_excess_percent; /* work of the last rank over the mean of the others; 0: unknown */
+    bool is_of_one_rank;        /* data: one rank waits, the others do not */
+    const char *strategy;
+};
+void report_verdict_write(struct dpt_report_verdict *verdict,
+                          const struct report_verdict_facts *facts);
+
+#endif

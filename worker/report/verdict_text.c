@@ -1,0 +1,123 @@
+/* The paragraph of a verdict (verdict.h). */
+#include "worker/report/verdict.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct remedy {
+    const char *key, *text;
+};
+
+/* Communication by strategy; the last row is for all others. */
+static const struct {
+    const char *strategy;
+    struct remedy remedy;
+} communication[] = {
+    {"simple", {"strategy.name", "strategy.name: ddp sends buckets during the backward pass"}},
+    {"simple_ga", {"strategy.name", "strategy.name: ddp sends buckets during the backward pass"}},
+    {"hook", {"strategy.name", "strategy.name: ddp does not wait for each tensor"}},
+    {"async", {"strategy.name", "strategy.name: ddp sends buckets instead of single tensors"}},
+    {"full_shard",
+     {"strategy.sharding", "strategy.sharding: shard_grad_op gathers the weights once per step"}},
+    {"zero3", {"strategy.name", "strategy.name: zero2 gathers the weights once per step"}},
+    {NULL,
+     {"strategy.compression", "strategy.compression: bf16 halves the bytes between hosts"}},
+};
+
+static struct remedy remedy_of(const struct dpt_report_verdict *v, const char *strategy)
+{
+    size_t row = 0;
+    switch (v->cause) {
+    case REPORT_COMMUNICATION:
+        while (communication[row].strategy && strcmp(communication[row].strategy, strategy) != 0)
+            row++;
+        return communication[row].remedy;
+    case REPORT_STRAGGLER:
+        return (struct remedy){"cluster.threads",
+                               "Look for other processes, a lower clock or a worse device there; "
+                               "set cluster.threads to the cores that it has, or take its node "
+                               "out of the run"};
+    case REPORT_IMBALANCE:
+        return (struct remedy){"train.global_batch",
+                               "Make train.global_batch a multiple of train.micro_batch times the "
+                               "number of ranks"};
+    case REPORT_DATA:
+        return (struct remedy){"data.train",
+                               "Put data.train on a faster disk, or prepare it once with dpt-data"};
+    case REPORT_CHECKPOINT:
+        return (struct remedy){"checkpoint.every_steps",
+                               "Raise checkpoint.every_steps, or put checkpoint.dir on a faster "
+                               "disk"};
+    case REPORT_COMPUTE:
+    case REPORT_CAUSES:
+        break;
+    }
+    return (struct remedy){"train.precision",
+                           "train.precision: bf16 or tf32 makes it faster where the device has "
+                           "them, and more ranks divide it"};
+}
+
+/* The text after "The bottleneck is ". */
+static void write_finding(const struct dpt_report_verdict *v,
+                          const struct report_verdict_facts *facts, char *text, size_t bytes)
+{
+    switch (v->cause) {
+    case REPORT_COMMUNICATION:
+        (void)snprintf(text, bytes, "communication that computation does not hide");
+        break;
+    case REPORT_STRAGGLER:
+        (void)snprintf(text, bytes,
+                       "rank %d, a straggler: it computes longer than the other ranks, which wait "
+                       "for it",
+                       v->rank);
+        break;
+    case REPORT_IMBALANCE:
+        if (facts->work_excess_percent >= 1)
+            (void)snprintf(text, bytes,
+                           "imbalance: the last rank of a step has %.0f %% more work than the "
+                           "others, which wait for it",
+                           facts->work_excess_percent);
+        else
+            (void)snprintf(text, bytes,
+                           "imbalance: a different rank is late in each step, and the others wait "
+                           "for it");
+        break;
+    case REPORT_DATA:
+        if (facts->is_of_one_rank)
+            (void)snprintf(text, bytes,
+                           "data: rank %d waits for its micro-batches, and the others wait for it",
+                           v->rank);
+        else
+            (void)snprintf(text, bytes, "data: the ranks wait for their micro-batches");
+        break;
+    case REPORT_CHECKPOINT:
+        (void)snprintf(text, bytes, "the checkpoint: training waits until it is written");
+        break;
+    case REPORT_COMPUTE:
+    case REPORT_CAUSES:
+        (void)snprintf(text, bytes, "computation: no wait takes %.0f %% of the step",
+                       REPORT_CAUSE_PERCENT);
+        break;
+    }
+}
+
+void report_verdict_write(struct dpt_report_verdict *verdict,
+                          const struct report_verdict_facts *facts)
+{
+    char finding[256];
+    const struct remedy remedy = remedy_of(verdict, facts->strategy);
+    write_finding(verdict, facts, finding, sizeof finding);
+    (void)snprintf(verdict->key, sizeof verdict->key, "%s", remedy.key);
+    (void)snprintf(verdict->text, sizeof verdict->text,
+                   "The bottleneck is %s. This takes %.1f ms of the mean step of %.1f ms "
+                   "(%.0f %%). Change %s: %s.",
+                   finding, facts->lost_ms, facts->step_ms, verdict->share[verdict->cause],
+                   remedy.key, remedy.text);
+    verdict->warning[0] = '\0';
+    if (verdict->exposed_percent > REPORT_EXPOSED_WARN_PERCENT)
+        (void)snprintf(verdict->warning, sizeof verdict->warning,
+                       "%.0f %% of the step is exposed communication (more than %.0f %%). "
+                       "Remedies: a larger batch (train.global_batch), compression "
+                       "(strategy.compression), overlap (strategy.overlap: true).",
+                       verdict->exposed_percent, REPORT_EXPOSED_WARN_PERCENT);
+}
