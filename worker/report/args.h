@@ -28,8 +28,8 @@ struct report_args {
 };
 
 /* The caller frees *args, also after a failure. DPT_EINVAL: a usage error. */
-DPT_MUST_USE enum dpt_status report_args_read(int argc, char *const *argv,
-                                              struct report_args *args, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status report_args_read(int argc, char *const *argv, struct report_args *args,
+                                              struct dpt_err *err);
 void report_args_free(struct report_args *args);
 void report_args_help(FILE *out);
 

@@ -58,8 +58,7 @@ enum dpt_status report_breakdown(const struct report_trace *trace, const struct 
     struct kernels k = {0};
     enum dpt_status status = DPT_OK;
     for (size_t i = 0; i < trace->n && status == DPT_OK; i++)
-        if (scope->counted[i] && trace->events[i].stream >= 0 &&
-            !add_kernel(&k, &trace->events[i]))
+        if (scope->counted[i] && trace->events[i].stream >= 0 && !add_kernel(&k, &trace->events[i]))
             status = dpt_fail_nomem(err, "kernels of '%s'", trace->path);
     if (status == DPT_OK && k.all.n == 0)
         status = dpt_fail(err, DPT_EPROTO,

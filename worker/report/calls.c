@@ -68,8 +68,8 @@ enum dpt_status report_calls_find(const struct report_trace *trace,
     if (calls->n > 0)
         qsort(calls->at, calls->n, sizeof *calls->at, compare_calls);
     for (size_t i = 0; i < calls->n; i++)
-        calls->at[i].wait_ns = report_intervals_length_in(&calls->waits, calls->at[i].begin_ns,
-                                                          calls->at[i].end_ns);
+        calls->at[i].wait_ns =
+            report_intervals_length_in(&calls->waits, calls->at[i].begin_ns, calls->at[i].end_ns);
     return DPT_OK;
 }
 

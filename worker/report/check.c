@@ -132,8 +132,9 @@ static void warn_of_missing_ranks(const struct report_source *sources, size_t n,
             (void)snprintf(list + used, sizeof list - used, "%s%d", used ? ", " : "", rank);
     }
     if (missing > 0)
-        report_warn(warnings, "no trace of rank %s%s (world size %d): the figures are those of %zu "
-                              "%s",
+        report_warn(warnings,
+                    "no trace of rank %s%s (world size %d): the figures are those of %zu "
+                    "%s",
                     list, missing > 10 ? ", …" : "", sources[0].trace.head.world_size, n,
                     n == 1 ? "rank" : "ranks");
 }

@@ -88,8 +88,8 @@ static void print_collectives(const struct dpt_report_rank *rank, FILE *out)
 static void print_parts(const struct dpt_report_rank *rank, FILE *out)
 {
     const struct dpt_report_phases *p = &rank->phases;
-    const int64_t parts[] = {p->peer_wait_ns, p->data_wait_ns, p->checkpoint_ns,
-                             p->optimizer_ns, p->forward_ns,   p->backward_ns,
+    const int64_t parts[] = {p->peer_wait_ns, p->data_wait_ns,  p->checkpoint_ns,
+                             p->optimizer_ns, p->forward_ns,    p->backward_ns,
                              p->grad_sync_ns, p->evaluation_ns, p->formation_ns};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         print_ms(out, parts[i]);

@@ -115,8 +115,7 @@ enum dpt_status report_diff_sort(struct report_diff *diff, struct dpt_err *err)
     if (!keyed)
         return dpt_fail_nomem(err, "list of ops");
     for (size_t i = 0; i < diff->n; i++)
-        keyed[i] =
-            (struct keyed){report_diff_change_ms(diff, &diff->rows[i]), diff->rows[i]};
+        keyed[i] = (struct keyed){report_diff_change_ms(diff, &diff->rows[i]), diff->rows[i]};
     qsort(keyed, diff->n, sizeof *keyed, compare_changes);
     for (size_t i = 0; i < diff->n; i++)
         diff->rows[i] = keyed[i].row;

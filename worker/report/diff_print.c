@@ -58,10 +58,11 @@ static void list_rows(const struct report_diff *diff, int absent_side, FILE *out
 
 void report_diff_terminal_print(const struct report_diff *diff, FILE *out)
 {
-    (void)fprintf(out,
-                  "A: %lld steps, B: %lld steps (sums over the ranks). Times are those of a step of "
-                  "a rank.\n",
-                  (long long)diff->rank_steps[0], (long long)diff->rank_steps[1]);
+    (void)fprintf(
+        out,
+        "A: %lld steps, B: %lld steps (sums over the ranks). Times are those of a step of "
+        "a rank.\n",
+        (long long)diff->rank_steps[0], (long long)diff->rank_steps[1]);
     (void)fprintf(out, "%-10s %12s %12s %12s %10s %10s  %s\n", "category", "A ms", "B ms",
                   "change ms", "A calls", "B calls", "name");
     for (size_t i = 0; i < diff->n && i < TOP; i++) {

@@ -23,8 +23,12 @@ static bool is_launch(const char *name)
 
 enum report_kernel_class report_kernel_class_of(const char *name)
 {
-    static const char *const neither[] = {"Stream Wait Event", "runFunction", "job_exe", "packet",
-                                          "pe_exe", "cpum_exe_subgraph",
+    static const char *const neither[] = {"Stream Wait Event",
+                                          "runFunction",
+                                          "job_exe",
+                                          "packet",
+                                          "pe_exe",
+                                          "cpum_exe_subgraph",
                                           "collective_subgraph_execution"};
     if (starts(name, "nccl") || starts(name, "hccl") || holds(name, "ncclKernel"))
         return REPORT_COMMUNICATES;
@@ -114,8 +118,7 @@ static double first_input_elements(const json_t *dims)
     json_t *size;
     if (json_array_size(first) == 0)
         return 0;
-    json_array_foreach(first, i, size)
-        elements *= json_number_value(size);
+    json_array_foreach(first, i, size) elements *= json_number_value(size);
     return elements;
 }
 

@@ -133,8 +133,8 @@ const char *dpt_report_cause_word(enum dpt_report_cause cause);
 
 struct dpt_report_verdict {
     enum dpt_report_cause cause;
-    int rank;                     /* the straggler, or the rank of the starved loader; else -1 */
-    double share[REPORT_CAUSES];  /* percent of the mean step that each cause takes */
+    int rank;                    /* the straggler, or the rank of the starved loader; else -1 */
+    double share[REPORT_CAUSES]; /* percent of the mean step that each cause takes */
     /* Of the step, mean over the ranks: communication that computation does not hide, without the
      * wait for late peers. */
     double exposed_percent;

@@ -36,8 +36,7 @@ static enum dpt_status add_group(struct report_found *found, const struct report
 static enum dpt_status join_group(struct report_group *group, const struct report_file *file,
                                   struct dpt_err *err)
 {
-    if (!dpt_array_reserve(&group->paths, &group->paths_room, group->n + 1,
-                           sizeof *group->paths) ||
+    if (!dpt_array_reserve(&group->paths, &group->paths_room, group->n + 1, sizeof *group->paths) ||
         !dpt_array_reserve(&group->ranks, &group->ranks_room, group->n + 1, sizeof *group->ranks))
         return dpt_fail_nomem(err, "list of traces");
     group->ranks[group->n] = file->rank;

@@ -46,7 +46,8 @@ bool report_intervals_subtract(struct report_intervals *set, const struct report
         while (k < other->n && other->at[k].end <= begin)
             k++;
         for (size_t j = k; j < other->n && other->at[j].begin < end; j++) {
-            if (other->at[j].begin > begin && !report_intervals_add(&rest, begin, other->at[j].begin))
+            if (other->at[j].begin > begin &&
+                !report_intervals_add(&rest, begin, other->at[j].begin))
                 goto failed;
             begin = other->at[j].end > begin ? other->at[j].end : begin;
         }

@@ -32,8 +32,7 @@ DPT_MUST_USE bool report_intervals_subtract(struct report_intervals *set,
 /* Sums of end - begin: of all, of the part from `begin` to `end`, of the times in both sets. */
 int64_t report_intervals_length(const struct report_intervals *set);
 int64_t report_intervals_length_in(const struct report_intervals *set, int64_t begin, int64_t end);
-int64_t report_intervals_common(const struct report_intervals *a,
-                                const struct report_intervals *b);
+int64_t report_intervals_common(const struct report_intervals *a, const struct report_intervals *b);
 
 void report_intervals_free(struct report_intervals *set);
 

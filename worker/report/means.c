@@ -4,20 +4,15 @@
 #include <math.h>
 #include <string.h>
 
-#define COLUMN(name) {#name, offsetof(struct dpt_report_means, name)}
+#define COLUMN(name)                                                                               \
+    {                                                                                              \
+#name, offsetof(struct dpt_report_means, name)                                             \
+    }
 const struct report_mean_column report_mean_columns[] = {
-    COLUMN(step_ms),
-    COLUMN(compute_percent),
-    COLUMN(non_compute_percent),
-    COLUMN(idle_percent),
-    COLUMN(overlap_percent),
-    COLUMN(comm_overhead_percent),
-    COLUMN(exposed_percent),
-    COLUMN(wait_ms),
-    COLUMN(data_wait_ms),
-    COLUMN(checkpoint_ms),
-    COLUMN(all_reduce_ms),
-    COLUMN(collective_bytes),
+    COLUMN(step_ms),         COLUMN(compute_percent), COLUMN(non_compute_percent),
+    COLUMN(idle_percent),    COLUMN(overlap_percent), COLUMN(comm_overhead_percent),
+    COLUMN(exposed_percent), COLUMN(wait_ms),         COLUMN(data_wait_ms),
+    COLUMN(checkpoint_ms),   COLUMN(all_reduce_ms),   COLUMN(collective_bytes),
     COLUMN(memory_peak_mib),
 };
 const size_t report_n_mean_columns = sizeof report_mean_columns / sizeof *report_mean_columns;

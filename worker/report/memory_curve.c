@@ -76,7 +76,7 @@ enum dpt_status report_memory_find(const struct report_trace *trace, int64_t beg
 {
     struct dpt_report_memory *memory = &ret_rank->memory;
     *memory = (struct dpt_report_memory){REPORT_UNKNOWN, REPORT_UNKNOWN, REPORT_UNKNOWN,
-                                         REPORT_UNKNOWN, NULL, 0};
+                                         REPORT_UNKNOWN, NULL,           0};
     if (trace->n_memory == 0)
         return DPT_OK;
     struct level *levels = calloc(trace->n_memory, sizeof *levels);

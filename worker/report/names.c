@@ -42,8 +42,8 @@ enum dpt_status report_names_add(struct report_names *names, const char *text, u
         if (names->n == NAMES_MAX)
             return dpt_fail(err, DPT_EOVERFLOW, "more than %d names of events", NAMES_MAX);
         char *copy = strdup(text);
-        if (!copy || !dpt_array_reserve(&names->text, &names->room, names->n + 1,
-                                        sizeof *names->text)) {
+        if (!copy ||
+            !dpt_array_reserve(&names->text, &names->room, names->n + 1, sizeof *names->text)) {
             free(copy);
             return dpt_fail_nomem(err, "names of events");
         }

@@ -50,17 +50,18 @@ static void read_files(struct reading *reading, bool parallel)
 static int compare_sources(const void *left, const void *right)
 {
     const struct report_source *a = left, *b = right;
-    return a->trace.head.rank < b->trace.head.rank ? -1
-                                                   : a->trace.head.rank > b->trace.head.rank;
+    return a->trace.head.rank < b->trace.head.rank ? -1 : a->trace.head.rank > b->trace.head.rank;
 }
 
 enum dpt_status report_sources_read(char *const *paths, size_t n,
                                     const struct report_options *options,
-                                    struct report_source *sources,
-                                    struct report_warnings *warnings, struct dpt_err *err)
+                                    struct report_source *sources, struct report_warnings *warnings,
+                                    struct dpt_err *err)
 {
-    struct reading reading = {
-        .paths = paths, .n = n, .include_last_step = options->include_last_step, .sources = sources};
+    struct reading reading = {.paths = paths,
+                              .n = n,
+                              .include_last_step = options->include_last_step,
+                              .sources = sources};
     memset(sources, 0, n * sizeof *sources);
     read_files(&reading, options->parallel);
     for (size_t i = 0; i < n; i++)

@@ -6,6 +6,7 @@
 #include "worker/report/warnings.h"
 
 struct report_options {
+    const char *strategy; /* of runs whose traces do not say it */
     bool include_last_step;
     bool parallel; /* a thread for each core reads files */
 };

@@ -127,8 +127,7 @@ static enum dpt_status judge(const struct work *w, const int64_t *numbers, size_
     for (size_t r = 0; r < w->n; r++) {
         ranks[r] = report->ranks[r].rank;
         for (size_t s = 0; s < n_steps; s++)
-            at[r * n_steps + s] =
-                w->times[r][place_of_step(&w->sources[r].scope, numbers[s])];
+            at[r * n_steps + s] = w->times[r][place_of_step(&w->sources[r].scope, numbers[s])];
     }
     report_verdict_find(&(struct report_run_times){.at = at,
                                                    .n_ranks = w->n,
@@ -238,9 +237,9 @@ enum dpt_status report_compute(const struct report_source *sources, size_t n, co
     return status;
 }
 
-enum dpt_status report_of_files(char *const *paths, size_t n, const char *strategy,
-                                const struct report_options *options, struct dpt_report *ret,
-                                struct report_warnings *warnings, struct dpt_err *err)
+enum dpt_status report_of_files(char *const *paths, size_t n, const struct report_options *options,
+                                struct dpt_report *ret, struct report_warnings *warnings,
+                                struct dpt_err *err)
 {
     struct report_source *sources = calloc(n, sizeof *sources);
     memset(ret, 0, sizeof *ret);
@@ -248,7 +247,7 @@ enum dpt_status report_of_files(char *const *paths, size_t n, const char *strate
         return dpt_fail_nomem(err, "traces of %zu ranks", n);
     enum dpt_status status = report_sources_read(paths, n, options, sources, warnings, err);
     if (status == DPT_OK)
-        status = report_compute(sources, n, strategy, ret, err);
+        status = report_compute(sources, n, options->strategy, ret, err);
     report_sources_free(sources, n);
     free(sources);
     return status;

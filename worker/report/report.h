@@ -11,8 +11,8 @@ DPT_MUST_USE enum dpt_status report_compute(const struct report_source *sources,
                                             const char *strategy, struct dpt_report *ret,
                                             struct dpt_err *err);
 
-/* Reads the files and computes. */
-DPT_MUST_USE enum dpt_status report_of_files(char *const *paths, size_t n, const char *strategy,
+/* Reads the files and computes. `options->strategy` names the run if its traces do not. */
+DPT_MUST_USE enum dpt_status report_of_files(char *const *paths, size_t n,
                                              const struct report_options *options,
                                              struct dpt_report *ret,
                                              struct report_warnings *warnings, struct dpt_err *err);

@@ -1,4 +1,5 @@
-/* The part of a trace that the figures count: whole steps, and the kernels that they launched. Pure.
+/* The part of a trace that the figures count: whole steps, and the kernels that they launched.
+ * Pure.
  *
  * As Holistic Trace Analysis does (hta/common/trace.py, version 0.6), the last step is left out
  * unless the user asks for it, because the profiler may end before its kernels do: a kernel counts

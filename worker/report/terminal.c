@@ -16,9 +16,8 @@ static void print_cell(FILE *out, double value, int digits)
 
 static void print_heads(const char *name, FILE *out)
 {
-    static const char *const heads[] = {"step ms",  "compute %", "other %",   "idle %",
-                                        "overlap %", "comm %",   "exposed %", "wait ms",
-                                        "data ms",  "peak MiB"};
+    static const char *const heads[] = {"step ms", "compute %", "other %", "idle %",  "overlap %",
+                                        "comm %",  "exposed %", "wait ms", "data ms", "peak MiB"};
     (void)fprintf(out, "%-*s", NAME_COLUMNS, name);
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         (void)fprintf(out, "%*s", CELL_COLUMNS, heads[i]);

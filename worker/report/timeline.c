@@ -52,8 +52,8 @@ static bool is_drawn(const struct report_trace *trace, const struct report_scope
 {
     const char *name = report_event_name(trace, event);
     if (event->stream >= 0) {
-        *ret = event->kernel == REPORT_COMMUNICATES ? REPORT_SPAN_COMMUNICATION
-                                                    : REPORT_SPAN_COMPUTE;
+        *ret =
+            event->kernel == REPORT_COMMUNICATES ? REPORT_SPAN_COMMUNICATION : REPORT_SPAN_COMPUTE;
         return event->kernel != REPORT_NEITHER;
     }
     if (event->category != REPORT_ANNOTATION || strncmp(name, "ProfilerStep#", 13) == 0)

@@ -79,8 +79,7 @@ static struct report_step_times times_of(const struct classes *c, const struct r
                                   .evaluation_ns = length_in(&c->evaluation, step),
                                   .wait_ns = length_in(&c->wait, step),
                                   .transfer_ns = length_in(&c->transfer, step)};
-    t.own_ns =
-        t.step_ns - t.data_ns - t.save_ns - t.evaluation_ns - t.wait_ns - t.transfer_ns;
+    t.own_ns = t.step_ns - t.data_ns - t.save_ns - t.evaluation_ns - t.wait_ns - t.transfer_ns;
     return t;
 }
 
@@ -102,8 +101,8 @@ static void add_work(const struct report_trace *trace, const struct report_scope
 enum dpt_status report_times_find(const struct report_trace *trace,
                                   const struct report_scope *scope,
                                   const struct report_calls *calls,
-                                  const struct report_phases *phases,
-                                  struct report_step_times *ret, struct dpt_err *err)
+                                  const struct report_phases *phases, struct report_step_times *ret,
+                                  struct dpt_err *err)
 {
     struct classes c;
     memset(&c, 0, sizeof c);

@@ -232,7 +232,8 @@ enum dpt_status report_text_read(const char *path, const struct report_text_sink
     enum dpt_status status = scan_file(&s, file, err);
     (void)gzclose_r(file);
     if (status == DPT_OK && !s.has_events)
-        status = dpt_fail(err, DPT_EPROTO, "'%s' is not a trace: it has no array traceEvents", path);
+        status =
+            dpt_fail(err, DPT_EPROTO, "'%s' is not a trace: it has no array traceEvents", path);
     free(s.event.bytes);
     if (status == DPT_OK)
         *ret_head = s.head.bytes;

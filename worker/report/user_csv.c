@@ -171,9 +171,9 @@ enum dpt_status report_user_csv_read(const char *path, struct dpt_report *ret, s
     char *text;
     size_t bytes;
     DPT_TRY(dpt_fs_read_stream(path, BYTES_MAX, &text, &bytes, err));
-    const enum dpt_status status =
-        strlen(text) == bytes ? take_rows(&t, text, ret, rows_max, ret_n, err)
-                              : dpt_fail(err, DPT_EINVAL, "'%s' is not text", path);
+    const enum dpt_status status = strlen(text) == bytes
+                                       ? take_rows(&t, text, ret, rows_max, ret_n, err)
+                                       : dpt_fail(err, DPT_EINVAL, "'%s' is not text", path);
     free(text);
     return status;
 }

@@ -15,12 +15,12 @@ static const double shared_wait_min = 0.5;
 struct sums {
     double step;                            /* of all ranks */
     double own, data, save, late, transfer; /* of the last rank of each step */
-    double persistent;   /* the part of `late` that one rank has in all steps */
-    double data_elsewhere; /* mean wait for data of the other ranks */
-    double work_excess;  /* of the last rank over the others, as a share; 0: unknown */
-    double exposed;      /* exposed transfer, mean over the ranks */
-    int last_rank;       /* that is the last by its mean over the steps */
-    int data_rank;       /* that waits longest for data */
+    double persistent;                      /* the part of `late` that one rank has in all steps */
+    double data_elsewhere;                  /* mean wait for data of the other ranks */
+    double work_excess; /* of the last rank over the others, as a share; 0: unknown */
+    double exposed;     /* exposed transfer, mean over the ranks */
+    int last_rank;      /* that is the last by its mean over the steps */
+    int data_rank;      /* that waits longest for data */
 };
 
 static const struct report_step_times *times_at(const struct report_run_times *t, size_t rank,
@@ -63,9 +63,8 @@ static void add_step(const struct report_run_times *t, size_t step, struct sums 
     const size_t last = last_rank_of(t, step);
     const struct report_step_times *of_last = times_at(t, last, step);
     const double others =
-        t->n_ranks > 1
-            ? mean_of_others(t, last, step, offsetof(struct report_step_times, own_ns))
-            : of_last->own_ns;
+        t->n_ranks > 1 ? mean_of_others(t, last, step, offsetof(struct report_step_times, own_ns))
+                       : of_last->own_ns;
     const double late = fmax(0, of_last->own_ns - others), n = (double)t->n_steps;
     s->own += (of_last->own_ns - late) / n;
     s->late += late / n;
@@ -120,8 +119,7 @@ static double work_excess(const struct report_run_times *t)
     double more = 0, others = 0;
     for (size_t step = 0; step < t->n_steps; step++) {
         const size_t last = last_rank_of(t, step);
-        const double mean =
-            mean_of_others(t, last, step, offsetof(struct report_step_times, work));
+        const double mean = mean_of_others(t, last, step, offsetof(struct report_step_times, work));
         more += times_at(t, last, step)->work - mean;
         others += mean;
     }

@@ -20,8 +20,7 @@ static const struct {
     {"full_shard",
      {"strategy.sharding", "strategy.sharding: shard_grad_op gathers the weights once per step"}},
     {"zero3", {"strategy.name", "strategy.name: zero2 gathers the weights once per step"}},
-    {NULL,
-     {"strategy.compression", "strategy.compression: bf16 halves the bytes between hosts"}},
+    {NULL, {"strategy.compression", "strategy.compression: bf16 halves the bytes between hosts"}},
 };
 
 static struct remedy remedy_of(const struct dpt_report_verdict *v, const char *strategy)

@@ -5,7 +5,8 @@
 
 struct report_options report_options_of(const struct report_args *args)
 {
-    return (struct report_options){.include_last_step = args->include_last_step,
+    return (struct report_options){.strategy = "unknown",
+                                   .include_last_step = args->include_last_step,
                                    .parallel = args->parallel};
 }
 
@@ -18,9 +19,10 @@ enum dpt_status report_of_group(const struct report_group *group, const struct r
                                 struct dpt_report *ret, struct dpt_err *err)
 {
     struct report_warnings warnings = {.n = 0};
-    const struct report_options options = report_options_of(args);
+    struct report_options options = report_options_of(args);
+    options.strategy = group->strategy;
     const enum dpt_status status =
-        report_of_files(group->paths, group->n, group->strategy, &options, ret, &warnings, err);
+        report_of_files(group->paths, group->n, &options, ret, &warnings, err);
     report_warnings_print(&warnings);
     return status;
 }

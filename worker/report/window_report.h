@@ -13,7 +13,7 @@ DPT_MUST_USE enum dpt_status report_no_files(const char *hint, struct dpt_err *e
 
 /* Reads the files of the group. The caller frees *ret, also after a failure. */
 DPT_MUST_USE enum dpt_status report_of_group(const struct report_group *group,
-                                             const struct report_args *args,
-                                             struct dpt_report *ret, struct dpt_err *err);
+                                             const struct report_args *args, struct dpt_report *ret,
+                                             struct dpt_err *err);
 
 #endif

@@ -150,7 +150,8 @@ def test_diff_of_kernels(tmp_path):
         train(tmp_path / name, strategy)
     dpt_trace(tmp_path, "diff", "a/traces", "b/traces", "--rank", "0")
     ours = {row["name"]: row for row in rows_of(tmp_path / "reports" / "diff.csv") if row["category"] == "kernel"}
-    theirs = {row["name"]: row for row in run_python(DIFF, trace_files(tmp_path / "a")[0], trace_files(tmp_path / "b")[0])}
+    files = [trace_files(tmp_path / name)[0] for name in "ab"]
+    theirs = {row["name"]: row for row in run_python(DIFF, *files)}
     assert len(theirs) > 5 and set(ours) == set(theirs)
     for name, row in theirs.items():
         assert int(ours[name]["a_calls"]) == row["control_counts"] or not row["control_counts"] > 0, name

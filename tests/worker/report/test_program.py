@@ -123,7 +123,8 @@ def test_all_windows_in_folders(tmp_path):
 def test_a_run_after_another_in_one_folder(tmp_path):
     """Both have window 0 of generation 1."""
     synthetic.write(tmp_path / "traces", Run(even(ranks=2)))
-    synthetic.write(tmp_path / "traces", Run(even(ranks=2, compute_ms=80.0), shift_us=3600e6), 1_791_000_000_000_000_000)
+    later = Run(even(ranks=2, compute_ms=80.0), shift_us=3600e6)
+    synthetic.write(tmp_path / "traces", later, 1_791_000_000_000_000_000)
     done = trace(tmp_path, "ddp")
     assert done.returncode == 0, done.stderr
     near(rows_of(tmp_path / "reports" / "ddp" / "summary.csv")[0]["step_ms"], 83.5, 0.001)
@@ -201,7 +202,8 @@ def test_no_files(tmp_path):
     (b'{"a": 1}', ["no array traceEvents"]), (b'{"traceEvents": 3}', ["no array traceEvents"]),
     (b'{"traceEvents": {"a": 1}}', ["an array of events"]), (b'{"traceEvents": [1]}', ["expected an event"]),
     (b'{"traceEvents": []}', ["no events"]), (b'{"traceEvents": []} x', ["expected the end"]),
-    (b'{"traceEvents": [{"ph": X}]}', ["event 0 is not JSON"]), (b'{"rank": x, "traceEvents": []}', ["head is not JSON"]),
+    (b'{"traceEvents": [{"ph": X}]}', ["event 0 is not JSON"]),
+    (b'{"rank": x, "traceEvents": []}', ["head is not JSON"]),
     (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": -1, "dur": 1}]}', ["event 0", "no ts"]),
     (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1}]}', ["event 0", "no dur"]),
     (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "k", "ts": 1, "dur": 1}]}', ["no kernels"]),

@@ -88,4 +88,4 @@ def test_names_the_cause(tmp_path, seed):
         rows = list(csv.DictReader(file))
     for rank, row in enumerate(rows):
         for column, value in expected_of(run, rank).items():
-            assert abs(float(row[column]) - value) <= 0.05 * value + 0.01, (seed, cause, rank, column, row[column], value)
+            assert abs(float(row[column]) - value) <= 0.05 * value + 0.01, (cause, rank, column, row[column], value)

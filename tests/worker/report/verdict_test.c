@@ -214,12 +214,10 @@ static void test_one_rank_alone(void **state)
     const struct report_step_times alone = {
         .step_ns = 100.0 * MS, .own_ns = 60.0 * MS, .data_ns = 40.0 * MS};
     struct dpt_report_verdict v;
-    report_verdict_find(&(struct report_run_times){.at = &alone,
-                                                   .n_ranks = 1,
-                                                   .n_steps = 1,
-                                                   .rank = rank_numbers,
-                                                   .strategy = "ddp"},
-                        &v);
+    report_verdict_find(
+        &(struct report_run_times){
+            .at = &alone, .n_ranks = 1, .n_steps = 1, .rank = rank_numbers, .strategy = "ddp"},
+        &v);
     assert_int_equal(v.cause, REPORT_DATA);
     assert_int_equal(v.rank, -1);
     assert_share(&v, REPORT_COMPUTE, 60);
