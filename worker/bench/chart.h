@@ -1,5 +1,4 @@
-/* Writes one page with bar charts: HTML that is well-formed XML. The charts are SVG inside the
- * page, in light and dark colours, and the page loads nothing else. */
+/* Bar charts of a page (worker/html/page.h). */
 #ifndef DPT_WORKER_BENCH_CHART_H
 #define DPT_WORKER_BENCH_CHART_H
 

@@ -1,44 +1,27 @@
 /* A plan for the terminal: see report.h. */
 #include "worker/planner/report.h"
 
+#include "base/number.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #define GB 1e9
 
-enum { NUMBER_BYTES = 40, HOUR_S = 3600, MINUTE_S = 60 };
-
-/* A number with a comma before every three digits of its whole part. */
-static const char *format_grouped(double value, int decimals, char ret[NUMBER_BYTES])
-{
-    char plain[NUMBER_BYTES];
-    size_t n = 0;
-    if (value >= 1e15)
-        (void)snprintf(plain, sizeof plain, "%.3e", value);
-    else
-        (void)snprintf(plain, sizeof plain, "%.*f", decimals, value);
-    const size_t whole = value >= 1e15 ? 0 : strcspn(plain, ".");
-    for (size_t i = 0; plain[i] && n + 2 < NUMBER_BYTES; i++) {
-        if (i > 0 && i < whole && (whole - i) % 3 == 0)
-            ret[n++] = ',';
-        ret[n++] = plain[i];
-    }
-    ret[n] = '\0';
-    return ret;
-}
+enum { HOUR_S = 3600, MINUTE_S = 60 };
 
 /* A column of GB: three digits or more. */
 static void print_gb(FILE *out, int width, double bytes)
 {
-    char text[NUMBER_BYTES];
+    char text[DPT_NUMBER_BYTES];
     const double gb = bytes / GB;
     (void)fprintf(out, " %*s", width,
-                  format_grouped(gb,
-                                 gb >= 100  ? 0
-                                 : gb >= 10 ? 1
-                                 : gb >= 1  ? 2
-                                            : 4,
-                                 text));
+                  dpt_number_grouped(gb,
+                                     gb >= 100  ? 0
+                                     : gb >= 10 ? 1
+                                     : gb >= 1  ? 2
+                                                : 4,
+                                     text));
 }
 
 void dpt_report_widths(const struct dpt_plan *plan, struct dpt_report_width ret[DPT_REPORT_WIDTHS])
@@ -59,35 +42,35 @@ static void print_head(const struct dpt_plan *plan, FILE *out)
                                              [DPT_PRECISION_BF16] = "bf16",
                                              [DPT_PRECISION_FP16] = "fp16",
                                              [DPT_PRECISION_TF32] = "tf32"};
-    char number[NUMBER_BYTES], steps[NUMBER_BYTES];
+    char number[DPT_NUMBER_BYTES], steps[DPT_NUMBER_BYTES];
     const struct dpt_world_shape shape = plan->machines.shape;
     (void)fprintf(out, "model     %s: %s parameters", plan->what,
-                  format_grouped(plan->model.parameters, 0, number));
+                  dpt_number_grouped(plan->model.parameters, 0, number));
     if (plan->model.layers > 0)
         (void)fprintf(out, ", %d layers of width %d", plan->model.layers, plan->model.channels);
     (void)fprintf(out, "\nbatch     %d x %d tokens a micro-batch, %s a step, %s\n",
                   plan->model.micro_batch, plan->model.seq_len,
-                  format_grouped((double)plan->model.tokens_per_step, 0, steps),
+                  dpt_number_grouped((double)plan->model.tokens_per_step, 0, steps),
                   precisions[plan->model.precision]);
     (void)fprintf(out, "machines  %d with %d rank%s each", shape.machines, shape.each,
                   shape.each == 1 ? "" : "s");
     if (plan->machines.memory > 0)
         (void)fprintf(out, ", %s GB of memory a rank",
-                      format_grouped(plan->machines.memory / GB, 1, number));
+                      dpt_number_grouped(plan->machines.memory / GB, 1, number));
     (void)fputc('\n', out);
 }
 
 static void print_textbook(const struct dpt_plan *plan, FILE *out)
 {
     struct dpt_report_width rows[DPT_REPORT_WIDTHS];
-    char parameters[NUMBER_BYTES];
+    char parameters[DPT_NUMBER_BYTES];
     const int ranks = plan->machines.shape.machines * plan->machines.shape.each;
     dpt_report_widths(plan, rows);
     (void)fprintf(out,
                   "\nTextbook, GB for %s parameters: weights + gradients + optimizer = one copy\n"
                   "%-17s %10s %10s %10s %10s %12s %12s\n",
-                  format_grouped(plan->parameters, 0, parameters), "bytes of a number", "weights",
-                  "gradients", "optimizer", "one copy", "rank, shards", "all, copies");
+                  dpt_number_grouped(plan->parameters, 0, parameters), "bytes of a number",
+                  "weights", "gradients", "optimizer", "one copy", "rank, shards", "all, copies");
     for (int i = 0; i < DPT_REPORT_WIDTHS; i++) {
         const struct dpt_textbook_widths w = rows[i].widths;
         const double copy = dpt_textbook_copy(plan->parameters, w);
@@ -118,7 +101,7 @@ bool dpt_report_link_limits(const struct dpt_plan *plan, const struct dpt_fit *f
 
 static void print_least(const struct dpt_plan *plan, const struct dpt_fit *fit, FILE *out)
 {
-    char text[NUMBER_BYTES];
+    char text[DPT_NUMBER_BYTES];
     if (plan->machines.memory <= 0)
         (void)snprintf(text, sizeof text, "-");
     else if (fit->least_machines == 0)
@@ -211,20 +194,25 @@ static void print_fits(const struct dpt_plan *plan, FILE *out)
 
 static void print_days(double days, double price, FILE *out)
 {
-    char text[NUMBER_BYTES];
-    (void)fprintf(out, "%s days", format_grouped(days, days >= 100 ? 0 : days >= 1 ? 1 : 4, text));
+    char text[DPT_NUMBER_BYTES];
+    (void)fprintf(out, "%s days",
+                  dpt_number_grouped(days,
+                                     days >= 100 ? 0
+                                     : days >= 1 ? 1
+                                                 : 4,
+                                     text));
     if (price > 0)
-        (void)fprintf(out, ", %s dollars", format_grouped(price, price >= 100 ? 0 : 2, text));
+        (void)fprintf(out, ", %s dollars", dpt_number_grouped(price, price >= 100 ? 0 : 2, text));
     (void)fputc('\n', out);
 }
 
 static void print_time(const struct dpt_plan *plan, FILE *out)
 {
     const struct dpt_estimate *e = &plan->estimate;
-    char tokens[NUMBER_BYTES], rate[NUMBER_BYTES];
+    char tokens[DPT_NUMBER_BYTES], rate[DPT_NUMBER_BYTES];
     (void)fprintf(out, "\nTime without failures: %s tokens at %s tokens/s, %.3g s a step",
-                  format_grouped(e->tokens, 0, tokens), format_grouped(e->tokens_per_s, 0, rate),
-                  e->step_s);
+                  dpt_number_grouped(e->tokens, 0, tokens),
+                  dpt_number_grouped(e->tokens_per_s, 0, rate), e->step_s);
     if (plan->machines.tokens_per_s <= 0)
         (void)fprintf(out, " (%.3g FLOPs a token, MFU %.0f %%, %d wave%s a step)",
                       e->flops_per_token,
@@ -241,18 +229,18 @@ static void print_outcome(const char *name, const struct dpt_outcome *outcome, F
     print_days(outcome->days, outcome->price, out);
 }
 
-static const char *format_hours(double hours, char ret[NUMBER_BYTES])
+static const char *format_hours(double hours, char ret[DPT_NUMBER_BYTES])
 {
     if (hours >= 100)
-        return format_grouped(hours, 0, ret);
-    (void)snprintf(ret, NUMBER_BYTES, "%.3g", hours);
+        return dpt_number_grouped(hours, 0, ret);
+    (void)snprintf(ret, DPT_NUMBER_BYTES, "%.3g", hours);
     return ret;
 }
 
 static void print_failures(const struct dpt_plan *plan, FILE *out)
 {
     const struct dpt_estimate *e = &plan->estimate;
-    char one[NUMBER_BYTES], all[NUMBER_BYTES];
+    char one[DPT_NUMBER_BYTES], all[DPT_NUMBER_BYTES];
     (void)fprintf(out,
                   "\nFailures: mean time between failures %s hours of a machine, %s hours of all\n"
                   "  a checkpoint takes %.1f s; best interval: %.1f min (Young 1974), %.1f min "

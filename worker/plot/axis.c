@@ -1,6 +1,9 @@
 /* Axes of a panel (axis.h). */
 #include "worker/plot/axis.h"
 
+#include "base/number.h"
+#include "worker/html/scale.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,18 +41,6 @@ static const struct {
     [PLOT_MEMORY] = {memory_units, sizeof memory_units / sizeof *memory_units},
 };
 
-/* 1, 2 or 5 times a power of ten, so that about INTERVALS of it are `range`. */
-static double nice_tick(double range)
-{
-    const double rough = range / INTERVALS, power = pow(10, floor(log10(rough)));
-    const double digit = rough / power;
-    const double rounding = 1.0001;
-    return power * (digit <= rounding       ? 1
-                    : digit <= 2 * rounding ? 2
-                    : digit <= 5 * rounding ? 5
-                                            : 10);
-}
-
 struct plot_axis plot_step_axis(const struct plot_run *runs, int n_runs)
 {
     struct plot_axis axis = {
@@ -67,7 +58,7 @@ struct plot_axis plot_step_axis(const struct plot_run *runs, int n_runs)
         axis.low = 0;
     if (axis.high - axis.low < 1)
         axis.high = axis.low + 1;
-    axis.tick = fmax(1, nice_tick(axis.high - axis.low));
+    axis.tick = fmax(1, dpt_html_tick(axis.high - axis.low, INTERVALS));
     return axis;
 }
 
@@ -120,7 +111,7 @@ bool plot_value_axis(const struct plot_run *runs, int n_runs, enum plot_quantity
         low -= 0.5;
         high += 0.5;
     }
-    const double tick = nice_tick(high - low);
+    const double tick = dpt_html_tick(high - low, INTERVALS);
     /* Whole ticks, and more than the greatest value, so that the curve does not touch the frame. */
     *ret = (struct plot_axis){.low = tick * floor(low / tick),
                               .high = tick * ceil(high / tick + 1e-4),
@@ -142,19 +133,6 @@ int plot_ticks(const struct plot_axis *axis, double ret_ticks[AXIS_TICKS_MAX])
     return n;
 }
 
-void plot_grouped(int64_t number, char ret[AXIS_LABEL_BYTES])
-{
-    char digits[AXIS_LABEL_BYTES];
-    const int n = snprintf(digits, sizeof digits, "%lld", (long long)number);
-    int at = 0;
-    for (int i = 0; i < n; i++) {
-        ret[at++] = digits[i];
-        if (digits[i] != '-' && i + 1 < n && (n - i - 1) % 3 == 0)
-            ret[at++] = ',';
-    }
-    ret[at] = '\0';
-}
-
 void plot_tick_label(const struct plot_axis *axis, double tick, char ret[AXIS_LABEL_BYTES])
 {
     const double decimals = fmax(0, ceil(-log10(axis->tick) - 1e-9));
@@ -162,7 +140,7 @@ void plot_tick_label(const struct plot_axis *axis, double tick, char ret[AXIS_LA
     if (largest >= 1e9 || decimals > DECIMALS_MAX)
         (void)snprintf(ret, AXIS_LABEL_BYTES, "%.3g", tick);
     else if (decimals == 0)
-        plot_grouped((int64_t)llround(tick), ret);
+        (void)dpt_number_grouped(tick, 0, ret);
     else
         (void)snprintf(ret, AXIS_LABEL_BYTES, "%.*f", (int)decimals, tick == 0 ? 0.0 : tick);
 }

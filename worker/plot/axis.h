@@ -2,11 +2,12 @@
 #ifndef DPT_WORKER_PLOT_AXIS_H
 #define DPT_WORKER_PLOT_AXIS_H
 
+#include "base/number.h"
 #include "worker/plot/run.h"
 
 #include <stdbool.h>
 
-enum { AXIS_TICKS_MAX = 16, AXIS_LABEL_BYTES = 32 };
+enum { AXIS_TICKS_MAX = 16, AXIS_LABEL_BYTES = DPT_NUMBER_BYTES };
 
 /* From `low` to `high`, in the unit of the labels. Ticks are multiples of `tick`. */
 struct plot_axis {
@@ -25,8 +26,5 @@ bool plot_value_axis(const struct plot_run *runs, int n_runs, enum plot_quantity
 int plot_ticks(const struct plot_axis *axis, double ret_ticks[AXIS_TICKS_MAX]);
 /* The label of a tick, with as many decimals as the ticks need; steps have commas: "12,000". */
 void plot_tick_label(const struct plot_axis *axis, double tick, char ret[AXIS_LABEL_BYTES]);
-
-/* A whole number with commas: "12,000". */
-void plot_grouped(int64_t number, char ret[AXIS_LABEL_BYTES]);
 
 #endif

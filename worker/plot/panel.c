@@ -1,6 +1,8 @@
 /* One panel of the picture (panel.h). */
 #include "worker/plot/panel.h"
 
+#include "worker/html/text.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -23,42 +25,6 @@ const char *plot_color(int i)
     static const char *const colors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                          "#e69f00", "#56b4e9", "#333333", "#8b5a2b"};
     return colors[i];
-}
-
-/* The length of the character of UTF-8 at `s`, 0 if there is none that XML allows. */
-static size_t character_bytes(const char *s)
-{
-    const unsigned char *u = (const unsigned char *)s;
-    const size_t n = u[0] < 0x80 ? 1 : u[0] < 0xe0 ? 2 : u[0] < 0xf0 ? 3 : 4;
-    if (u[0] < ' ' || (u[0] >= 0x80 && u[0] < 0xc2) || u[0] > 0xf4)
-        return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((u[i] & 0xc0) != 0x80)
-            return 0;
-    const bool is_overlong = (u[0] == 0xe0 && u[1] < 0xa0) || (u[0] == 0xf0 && u[1] < 0x90);
-    const bool is_none = (u[0] == 0xed && u[1] > 0x9f) || (u[0] == 0xf4 && u[1] > 0x8f) ||
-                         (u[0] == 0xef && u[1] == 0xbf && u[2] >= 0xbe);
-    return is_overlong || is_none ? 0 : n;
-}
-
-void plot_write_text(FILE *out, const char *text)
-{
-    while (*text) {
-        const size_t n = character_bytes(text);
-        if (*text == '&')
-            (void)fputs("&amp;", out);
-        else if (*text == '<')
-            (void)fputs("&lt;", out);
-        else if (*text == '>')
-            (void)fputs("&gt;", out);
-        else if (*text == '"')
-            (void)fputs("&quot;", out);
-        else if (n > 0)
-            (void)fwrite(text, 1, n, out);
-        else
-            (void)fputc('?', out);
-        text += n > 0 ? n : 1;
-    }
 }
 
 static double x_of(const struct panel *p, double step)
@@ -199,7 +165,7 @@ static void write_mark(const struct panel *p, const struct plot_mark *mark, cons
     const double x = x_of(p, (double)mark->step), top = p->box->top;
     (void)fprintf(p->out, "<g class=\"%s\" stroke=\"%s\"><title>",
                   mark->is_failure ? "failure" : "generation", color);
-    plot_write_text(p->out, mark->text);
+    dpt_html_text(p->out, mark->text);
     (void)fprintf(p->out, "</title><line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", x, x,
                   top, top + p->box->height);
     if (mark->is_failure)

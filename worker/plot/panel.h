@@ -15,10 +15,6 @@ struct plot_box {
 /* Colours of runs; `i` from 0 to PLOT_RUNS_MAX - 1. Static storage. */
 const char *plot_color(int i);
 
-/* Writes text with &, <, > and " quoted. Bytes that are no UTF-8, and characters that XML does not
- * allow, become '?'. */
-void plot_write_text(FILE *out, const char *text);
-
 void plot_write_panel(FILE *out, const struct plot_run *runs, int n_runs,
                       enum plot_quantity quantity, const struct plot_box *box);
 

@@ -1,6 +1,8 @@
 /* The picture of dpt-plot (picture.h): title, legend, and the place of the panels. */
 #include "worker/plot/picture.h"
 
+#include "base/number.h"
+#include "worker/html/text.h"
 #include "worker/plot/panel.h"
 
 #include <errno.h>
@@ -57,7 +59,7 @@ static void write_name(FILE *out, const char *name)
         while (((unsigned char)*from & 0xc0) == 0x80) /* within a character of UTF-8 */
             from++;
     }
-    plot_write_text(out, from);
+    dpt_html_text(out, from);
 }
 
 /* The first and the last finite loss, or nothing. */
@@ -83,8 +85,8 @@ static void write_run_row(FILE *out, const struct plot_run *run, int i)
     size_t failures = 0;
     for (size_t k = 0; k < run->n_marks; k++)
         failures += run->marks[k].is_failure;
-    plot_grouped(run->points[0].step, first);
-    plot_grouped(run->points[run->n_points - 1].step, last);
+    (void)dpt_number_grouped((double)run->points[0].step, 0, first);
+    (void)dpt_number_grouped((double)run->points[run->n_points - 1].step, 0, last);
     (void)fprintf(out,
                   "<line class=\"curve\" stroke=\"%s\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>"
                   "<text class=\"legend\" x=\"%d\" y=\"%d\">",
@@ -121,7 +123,7 @@ static void write_title(FILE *out, const struct plot_run *runs, int n_runs, cons
 {
     (void)fprintf(out, "<text class=\"title\" x=\"%d\" y=\"%d\">", MARGIN, TITLE_Y);
     if (title)
-        plot_write_text(out, title);
+        dpt_html_text(out, title);
     else if (n_runs == 1)
         write_name(out, runs[0].name);
     else
