@@ -1,5 +1,5 @@
-/* The page of a report: one HTML file without references, for light and dark screens of any
- * width. */
+/* The page of a report: one HTML file without references, for light and dark screens of any width.
+ */
 #ifndef DPT_WORKER_REPORT_PAGE_H
 #define DPT_WORKER_REPORT_PAGE_H
 
