@@ -10,6 +10,7 @@
  *     note       a paragraph of small text          key, legend   the colours of a picture
  *     scroll     a table wider than the screen      name          a cell with a long text
  *     compute, comm, wait, other, data, checkpoint, optimizer, phase, idle, mark: colours of shapes
+ *     dense      a section whose tables have low rows
  *     bars, lanes, curve: pictures with labels at the left */
 #ifndef DPT_WORKER_HTML_PAGE_H
 #define DPT_WORKER_HTML_PAGE_H

@@ -16,6 +16,7 @@ enum part {
     PART_DATA,
     PART_CHECKPOINT,
     PART_IDLE,
+    PART_UNKNOWN, /* of a report without shares */
     PARTS
 };
 
@@ -29,6 +30,7 @@ static const struct {
     [PART_DATA] = {"data", "wait for data"},
     [PART_CHECKPOINT] = {"checkpoint", "checkpoint"},
     [PART_IDLE] = {"idle", "idle"},
+    [PART_UNKNOWN] = {"phase", "not divided"},
 };
 
 /* Shares in percent of the whole time, as measured: the last three are of the other ones. */
@@ -57,6 +59,7 @@ static void divide(const struct shares *shares, double ret[PARTS])
         [PART_DATA] = data,
         [PART_CHECKPOINT] = checkpoint,
         [PART_IDLE] = idle - data - checkpoint,
+        [PART_UNKNOWN] = isfinite(shares->compute) ? 0 : 100,
     };
     memcpy(ret, parts, sizeof parts);
 }
@@ -140,11 +143,12 @@ void page_write_breakdown(FILE *out, const struct dpt_report *report)
     if (window <= 0)
         return;
     const struct page_unit unit = page_time_unit(window);
-    (void)fputs(
-        "<section>\n<h2>Where the time goes</h2>\n<p class=\"note\">From the first kernel to "
+    (void)fprintf(
+        out,
+        "<section%s>\n<h2>Where the time goes</h2>\n<p class=\"note\">From the first kernel to "
         "the last one of the traced steps. Communication that computation hides is not drawn."
         "</p>\n",
-        out);
+        report->n_ranks > PAGE_DENSE_RANKS ? " class=\"dense\"" : "");
     write_legend(out, largest);
     dpt_html_table_begin(out, "Time of each rank by part");
     (void)fputs("<thead><tr><th scope=\"col\">Rank</th><th scope=\"col\"></th>", out);

@@ -8,8 +8,9 @@
 #include <stdio.h>
 
 enum {
+    PAGE_DENSE_RANKS = 16,    /* more ranks have low rows */
     PAGE_RANKS_OPEN = 8,      /* more ranks are in a part that opens */
-    PAGE_NAME_CHARACTERS = 96 /* longer names of ops and strategies are shortened */
+    PAGE_NAME_CHARACTERS = 60 /* longer names of ops and strategies are shortened */
 };
 
 /* ---- page_summary.c ---- */

@@ -20,7 +20,7 @@ static void write_shares(FILE *out, const struct dpt_report_verdict *verdict)
         return;
     dpt_html_table_begin(out, "Share of the step that each cause takes");
     (void)fputs("<thead><tr><th scope=\"col\">Cause</th><th scope=\"col\"></th>", out);
-    page_head(out, "Of the step", "%");
+    page_head(out, "Step", "%");
     (void)fputs("</tr></thead>\n<tbody>\n", out);
     for (int cause = 0; cause < REPORT_CAUSES; cause++) {
         const char *word = dpt_report_cause_word((enum dpt_report_cause)cause);

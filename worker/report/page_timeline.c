@@ -18,7 +18,6 @@ enum {
     LANE_GAP = 2,
     RANK_HEAD = 16, /* above the lanes of a rank */
     RANK_GAP = 6,
-    DENSE_RANKS = 16, /* more ranks have low lanes without names */
     DENSE_LANE = 6,
     DENSE_GAP = 1,
     FOOT = 40,
@@ -269,7 +268,7 @@ static void write_picture(struct timeline *t)
 
 void page_write_timeline(FILE *out, const struct dpt_report *report)
 {
-    const bool is_dense = report->n_ranks > DENSE_RANKS;
+    const bool is_dense = report->n_ranks > PAGE_DENSE_RANKS;
     struct timeline t = {.out = out,
                          .report = report,
                          .end_ns = (double)end_of(report),
