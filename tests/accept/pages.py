@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-WIDTHS, SCHEMES = (380, 1200), ("light", "dark")
+SCREENS = tuple((width, scheme) for width in (380, 1200) for scheme in ("light", "dark"))
 TIMEOUT_S = 60
 TEXT_PIXELS_MIN, CONTRAST_MIN = 9.5, 4.5
 SCREENSHOT_HEIGHT_MAX = 16_000  # pixels; a longer page is cut
@@ -227,18 +227,17 @@ class Browser:
         Path(path).write_bytes(base64.b64decode(shot["data"]))
 
 
-def check_page(browser, path, folder):
+def check_page(browser, path, folder, screens=SCREENS):
     """The findings of one page, each with width and scheme. folder/NAME-WIDTH-SCHEME.png are the screenshots."""
     findings = []
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for width in WIDTHS:
-        for scheme in SCHEMES:
-            browser.open(path, width, scheme)
-            browser.screenshot(Path(folder) / f"{Path(path).stem}-{width}-{scheme}.png", width)
-            browser.evaluate(OPEN)
-            # The examination looks at points of the screen, so all of the page must be on it.
-            browser.call("Emulation.setDeviceMetricsOverride", width=width, height=browser.content_height(),
-                         deviceScaleFactor=1, mobile=False)
-            found = browser.evaluate(EXAMINE) + browser.messages()
-            findings += [f"{Path(path).name} at {width} pixels, {scheme}: {line}" for line in found]
+    for width, scheme in screens:
+        browser.open(path, width, scheme)
+        browser.screenshot(Path(folder) / f"{Path(path).stem}-{width}-{scheme}.png", width)
+        browser.evaluate(OPEN)
+        # The examination looks at points of the screen, so all of the page must be on it.
+        browser.call("Emulation.setDeviceMetricsOverride", width=width, height=browser.content_height(),
+                     deviceScaleFactor=1, mobile=False)
+        found = browser.evaluate(EXAMINE) + browser.messages()
+        findings += [f"{Path(path).name} at {width} pixels, {scheme}: {line}" for line in found]
     return findings

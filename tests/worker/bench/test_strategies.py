@@ -66,7 +66,7 @@ def check_layout(page, folder):
         print("chromium is not installed: the layout of the page is not examined; run: deploy/install-deps pages")
         return
     with pages.Browser() as browser:
-        findings = pages.check_page(browser, page, folder)
+        findings = pages.check_page(browser, page, folder, [(380, "light"), (1200, "dark")])
     assert findings == [], findings
 
 
