@@ -2,6 +2,7 @@
 #include "base/account.h"
 
 #include "base/err.h"
+#include "base/memory_log.h"
 
 static const char *const names[DPT_MEMORY_COUNT] = {
     [DPT_MEMORY_WEIGHTS] = "weights",
@@ -27,6 +28,45 @@ const char *dpt_memory_tag_name(enum dpt_memory_tag tag)
 {
     DPT_ASSERT((unsigned)tag < DPT_MEMORY_COUNT);
     return names[tag];
+}
+
+static const enum dpt_memory_category category_of[DPT_MEMORY_COUNT] = {
+    [DPT_MEMORY_WEIGHTS] = DPT_MEMORY_OF_MODEL,
+    [DPT_MEMORY_MASTERS] = DPT_MEMORY_OF_OPTIM,
+    [DPT_MEMORY_MOMENTS] = DPT_MEMORY_OF_OPTIM,
+    [DPT_MEMORY_GRADIENT] = DPT_MEMORY_OF_GRAD,
+    [DPT_MEMORY_SUMS] = DPT_MEMORY_OF_GRAD,
+    [DPT_MEMORY_SLOT_GRADIENTS] = DPT_MEMORY_OF_GRAD,
+    [DPT_MEMORY_GATHERED] = DPT_MEMORY_OF_MODEL,
+    [DPT_MEMORY_SHADOW] = DPT_MEMORY_OF_OTHER,
+    [DPT_MEMORY_PACKED] = DPT_MEMORY_OF_MODEL,
+    [DPT_MEMORY_ACTIVATIONS] = DPT_MEMORY_OF_ACTIVATIONS,
+    [DPT_MEMORY_SCRATCH] = DPT_MEMORY_OF_ACTIVATIONS,
+    [DPT_MEMORY_WORKSPACE] = DPT_MEMORY_OF_ACTIVATIONS,
+    [DPT_MEMORY_COMM] = DPT_MEMORY_OF_COMM,
+    [DPT_MEMORY_DATA] = DPT_MEMORY_OF_OTHER,
+    [DPT_MEMORY_CHECKPOINT] = DPT_MEMORY_OF_OTHER,
+    [DPT_MEMORY_TRACE] = DPT_MEMORY_OF_OTHER,
+    [DPT_MEMORY_OTHER] = DPT_MEMORY_OF_OTHER,
+};
+
+const char *dpt_memory_category_name(enum dpt_memory_category category)
+{
+    static const char *const words[DPT_MEMORY_CATEGORIES] = {
+        [DPT_MEMORY_OF_MODEL] = "model", [DPT_MEMORY_OF_GRAD] = "grad",
+        [DPT_MEMORY_OF_OPTIM] = "optim", [DPT_MEMORY_OF_ACTIVATIONS] = "activations",
+        [DPT_MEMORY_OF_COMM] = "comm",   [DPT_MEMORY_OF_OTHER] = "other"};
+    DPT_ASSERT((unsigned)category < DPT_MEMORY_CATEGORIES);
+    return words[category];
+}
+
+void dpt_memory_by_category(const int64_t bytes[DPT_MEMORY_COUNT],
+                            int64_t ret[DPT_MEMORY_CATEGORIES])
+{
+    for (int c = 0; c < DPT_MEMORY_CATEGORIES; c++)
+        ret[c] = 0;
+    for (int t = 0; t < DPT_MEMORY_COUNT; t++)
+        ret[category_of[t]] += bytes[t];
 }
 
 /* Returns the bytes after the addition. */
@@ -59,40 +99,34 @@ static void tell_sink(const struct dpt_account *account, struct dpt_account_chan
         account->sink(&change);
 }
 
-void dpt_account_add_at(struct dpt_account *account, enum dpt_memory_tag tag, const void *address,
-                        size_t bytes, size_t reserved)
+void dpt_account_add(struct dpt_account *account, enum dpt_memory_tag tag, const void *at,
+                     size_t bytes, size_t reserved)
 {
     if (!account)
         return;
+    if (account->log)
+        dpt_memory_log_allocate(
+            account->log,
+            &(struct dpt_memory_piece){.at = at, .bytes = bytes, .reserved = reserved, .tag = tag});
     (void)count_add(&account->tag[tag], bytes);
     const int64_t all = count_add(&account->all, bytes),
                   all_reserved = count_add(&account->reserved, reserved);
-    tell_sink(account,
-              (struct dpt_account_change){tag, (int64_t)bytes, address, all, all_reserved});
+    tell_sink(account, (struct dpt_account_change){tag, (int64_t)bytes, at, all, all_reserved});
 }
 
-void dpt_account_sub_at(struct dpt_account *account, enum dpt_memory_tag tag, const void *address,
-                        size_t bytes, size_t reserved)
+void dpt_account_sub(struct dpt_account *account, enum dpt_memory_tag tag, const void *at,
+                     size_t bytes, size_t reserved)
 {
     if (!account)
         return;
+    if (account->log)
+        dpt_memory_log_release(
+            account->log,
+            &(struct dpt_memory_piece){.at = at, .bytes = bytes, .reserved = reserved, .tag = tag});
     (void)count_sub(&account->tag[tag], bytes);
     const int64_t all = count_sub(&account->all, bytes),
                   all_reserved = count_sub(&account->reserved, reserved);
-    tell_sink(account,
-              (struct dpt_account_change){tag, -(int64_t)bytes, address, all, all_reserved});
-}
-
-void dpt_account_add(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,
-                     size_t reserved)
-{
-    dpt_account_add_at(account, tag, NULL, bytes, reserved);
-}
-
-void dpt_account_sub(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,
-                     size_t reserved)
-{
-    dpt_account_sub_at(account, tag, NULL, bytes, reserved);
+    tell_sink(account, (struct dpt_account_change){tag, -(int64_t)bytes, at, all, all_reserved});
 }
 
 void dpt_account_read(const struct dpt_account *account, struct dpt_memory_use *ret)

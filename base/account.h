@@ -35,6 +35,23 @@ enum dpt_memory_tag {
 /* The tag's name, as in reports: "slot_gradients". Static storage. */
 const char *dpt_memory_tag_name(enum dpt_memory_tag tag);
 
+/* The tags by the words of the field's reports. */
+enum dpt_memory_category {
+    DPT_MEMORY_OF_MODEL,       /* weights, gathered, packed */
+    DPT_MEMORY_OF_GRAD,        /* gradient, sums, slot_gradients */
+    DPT_MEMORY_OF_OPTIM,       /* masters, moments */
+    DPT_MEMORY_OF_ACTIVATIONS, /* activations, scratch, workspace */
+    DPT_MEMORY_OF_COMM,        /* comm */
+    DPT_MEMORY_OF_OTHER,       /* shadow, data, checkpoint, other */
+    DPT_MEMORY_CATEGORIES
+};
+
+/* "model", "grad", "optim", "activations", "comm", "other". Static storage. */
+const char *dpt_memory_category_name(enum dpt_memory_category category);
+/* Adds up the bytes of each category's tags. */
+void dpt_memory_by_category(const int64_t bytes[DPT_MEMORY_COUNT],
+                            int64_t ret[DPT_MEMORY_CATEGORIES]);
+
 struct dpt_counter {
     atomic_llong now, peak;
 };
@@ -48,8 +65,11 @@ struct dpt_account_change {
 };
 typedef void (*dpt_account_sink)(const struct dpt_account_change *change);
 
+struct dpt_memory_log;
+
 /* A zeroed account is empty. */
 struct dpt_account {
+    struct dpt_memory_log *log; /* gets every allocation and release (memory_log.h); NULL: none */
     struct dpt_counter tag[DPT_MEMORY_COUNT];
     struct dpt_counter all;      /* bytes that callers asked for */
     struct dpt_counter reserved; /* bytes that the system gave for them: whole pages */
@@ -60,19 +80,13 @@ struct dpt_account {
  * use the account. */
 void dpt_account_observe(struct dpt_account *account, dpt_account_sink sink);
 
-/* dpt_account_add counts an allocation of `bytes` bytes, for which the system gave `reserved`
- * bytes. dpt_account_sub counts its release, with the same numbers. No effect if `account` is NULL.
- * Any thread. */
-void dpt_account_add(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,
-                     size_t reserved);
-void dpt_account_sub(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,
-                     size_t reserved);
-
-/* The same, with the address of the memory, for the sink. */
-void dpt_account_add_at(struct dpt_account *account, enum dpt_memory_tag tag, const void *address,
-                        size_t bytes, size_t reserved);
-void dpt_account_sub_at(struct dpt_account *account, enum dpt_memory_tag tag, const void *address,
-                        size_t bytes, size_t reserved);
+/* dpt_account_add counts an allocation of `bytes` bytes at `at`, for which the system gave
+ * `reserved` bytes. `at` is for the log and the sink; NULL: the memory has several addresses. dpt_account_sub
+ * counts its release, with the same numbers. No effect if `account` is NULL. Any thread. */
+void dpt_account_add(struct dpt_account *account, enum dpt_memory_tag tag, const void *at,
+                     size_t bytes, size_t reserved);
+void dpt_account_sub(struct dpt_account *account, enum dpt_memory_tag tag, const void *at,
+                     size_t bytes, size_t reserved);
 
 /* A copy of the counters. If other threads count at the same time, each number is correct, but the
  * numbers may be of different moments. */

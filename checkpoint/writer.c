@@ -243,7 +243,7 @@ static enum dpt_status write_pieces(const struct dpt_attempt *attempt, struct dp
     sink.buffer = aligned_alloc(DPT_IO_DIRECT_ALIGN, BUFFER_BYTES);
     if (!sink.buffer)
         return dpt_fail_nomem(err, "write buffer");
-    dpt_account_add(spec->account, DPT_MEMORY_CHECKPOINT, BUFFER_BYTES, BUFFER_BYTES);
+    dpt_account_add(spec->account, DPT_MEMORY_CHECKPOINT, sink.buffer, BUFFER_BYTES, BUFFER_BYTES);
     enum dpt_status status = DPT_OK;
     if (spec->moments)
         status = dpt_folder_make(&attempt->temporary, DPT_NAME_OPTIMIZER, err);
@@ -256,8 +256,8 @@ static enum dpt_status write_pieces(const struct dpt_attempt *attempt, struct dp
     if (status == DPT_OK && spec->moments)
         status = sync_optimizer(attempt, err);
     close_files(&sink);
+    dpt_account_sub(spec->account, DPT_MEMORY_CHECKPOINT, sink.buffer, BUFFER_BYTES, BUFFER_BYTES);
     free(sink.buffer);
-    dpt_account_sub(spec->account, DPT_MEMORY_CHECKPOINT, BUFFER_BYTES, BUFFER_BYTES);
     return status;
 }
 

@@ -62,7 +62,7 @@ enum dpt_status dpt_device_alloc_for(struct dpt_device *dev, enum dpt_memory_tag
                                      void **ret, struct dpt_err *err)
 {
     DPT_TRY(dev->vtable->alloc(dev, bytes, ret, err));
-    dpt_account_add_at(dev->account, tag, *ret, bytes, dev->vtable->reserved(bytes));
+    dpt_account_add(dev->account, tag, *ret, bytes, dev->vtable->reserved(bytes));
     atomic_fetch_add(&dev->bytes, bytes);
     return DPT_OK;
 }
@@ -72,7 +72,7 @@ void dpt_device_free_for(struct dpt_device *dev, enum dpt_memory_tag tag, void *
     if (!ptr)
         return;
     dev->vtable->free(dev, ptr, bytes);
-    dpt_account_sub_at(dev->account, tag, ptr, bytes, dev->vtable->reserved(bytes));
+    dpt_account_sub(dev->account, tag, ptr, bytes, dev->vtable->reserved(bytes));
     atomic_fetch_sub(&dev->bytes, bytes);
 }
 

@@ -40,7 +40,8 @@ static enum dpt_status alloc_pools(struct dpt_comm *comm, int n_peers, struct dp
     comm->pool.smalls = calloc((size_t)smalls, DPT_COMM_BUF_BYTES_MAX);
     comm->xfers = calloc(2 * (size_t)comm->world_size, sizeof *comm->xfers);
     comm->pool.bytes = pool_bytes(n_peers, comm->world_size);
-    dpt_account_add(comm->listener->account, DPT_MEMORY_COMM, comm->pool.bytes, comm->pool.bytes);
+    dpt_account_add(comm->listener->account, DPT_MEMORY_COMM, NULL, comm->pool.bytes,
+                    comm->pool.bytes);
     if (comm->links == NULL || comm->link_of == NULL || comm->pool.recs == NULL ||
         comm->pool.smalls == NULL || comm->xfers == NULL)
         return dpt_fail_nomem(err, "communicator of %d ranks", comm->world_size);
@@ -142,7 +143,8 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
     free(comm->pool.recs);
     free(comm->pool.smalls);
     free(comm->xfers);
-    dpt_account_sub(comm->listener->account, DPT_MEMORY_COMM, comm->pool.bytes, comm->pool.bytes);
+    dpt_account_sub(comm->listener->account, DPT_MEMORY_COMM, NULL, comm->pool.bytes,
+                    comm->pool.bytes);
     comm->listener->comms--;
     free(comm);
 }

@@ -52,17 +52,16 @@ enum dpt_status dpt_comm_mem_create_for(struct dpt_comm_listener *listener, enum
                                  .tag = tag,
                                  .open = open,
                                  .map_bytes = (bytes + page - 1) / page * page};
-    listener->mems[region] = mem;
     struct sealed_memory pages;
     const enum dpt_status status = map_pages(mem, &pages, err);
     if (status != DPT_OK) {
-        listener->mems[region] = NULL;
         free(mem);
         return status;
     }
     mem->fd = pages.fd;
     mem->data = pages.data;
-    dpt_account_add_at(listener->account, tag, mem->data, bytes, mem->map_bytes);
+    listener->mems[region] = mem;
+    dpt_account_add(listener->account, tag, mem->data, bytes, mem->map_bytes);
     *ret = mem;
     return DPT_OK;
 }
@@ -88,8 +87,8 @@ void dpt_comm_listener_set_account(struct dpt_comm_listener *listener, struct dp
         const struct dpt_comm_mem *mem = listener->mems[i];
         if (mem == NULL)
             continue;
-        dpt_account_sub(listener->account, mem->tag, mem->bytes, mem->map_bytes);
-        dpt_account_add(account, mem->tag, mem->bytes, mem->map_bytes);
+        dpt_account_sub(listener->account, mem->tag, mem->data, mem->bytes, mem->map_bytes);
+        dpt_account_add(account, mem->tag, mem->data, mem->bytes, mem->map_bytes);
     }
     listener->account = account;
 }
@@ -118,12 +117,10 @@ void dpt_comm_mem_destroy(struct dpt_comm_mem **mem_p)
     if (mem == NULL)
         return;
     DPT_ASSERT(mem->listener->comms == 0 || mem->withdrawn);
-    if (mem->data != NULL)
-        munmap(mem->data, mem->map_bytes);
-    if (mem->fd >= 0)
-        close(mem->fd);
+    munmap(mem->data, mem->map_bytes);
+    close(mem->fd);
     mem->listener->mems[mem->region] = NULL;
-    dpt_account_sub_at(mem->listener->account, mem->tag, mem->data, mem->bytes, mem->map_bytes);
+    dpt_account_sub(mem->listener->account, mem->tag, mem->data, mem->bytes, mem->map_bytes);
     free(mem);
 }
 

@@ -78,10 +78,11 @@ static enum dpt_status allocate_host_memory(struct dpt_device_model *a, struct d
                                               .host_stream = a->o.host_stream,
                                               .bytes_max = bytes};
     DPT_TRY(dpt_device_alloc_host(a->o.device, a->buffer[BATCH].bytes, &a->batch, err));
-    dpt_account_add(a->o.host, DPT_MEMORY_DATA, a->buffer[BATCH].bytes, a->buffer[BATCH].bytes);
+    dpt_account_add(a->o.host, DPT_MEMORY_DATA, a->batch, a->buffer[BATCH].bytes,
+                    a->buffer[BATCH].bytes);
     DPT_TRY(dpt_stager_create(&stager, &a->stager, err));
     a->stager_bytes = dpt_stager_bytes(bytes);
-    dpt_account_add(a->o.host, DPT_MEMORY_DATA, a->stager_bytes, a->stager_bytes);
+    dpt_account_add(a->o.host, DPT_MEMORY_DATA, NULL, a->stager_bytes, a->stager_bytes);
     return DPT_OK;
 }
 
@@ -121,7 +122,8 @@ static enum dpt_status allocate_buffers(struct dpt_device_model *a, struct dpt_e
     void *staging;
     DPT_TRY(dpt_device_alloc_host(a->o.device, a->staging_bytes, &staging, err));
     a->staging = staging;
-    dpt_account_add(a->o.host, DPT_MEMORY_SLOT_GRADIENTS, a->staging_bytes, a->staging_bytes);
+    dpt_account_add(a->o.host, DPT_MEMORY_SLOT_GRADIENTS, staging, a->staging_bytes,
+                    a->staging_bytes);
     return DPT_OK;
 }
 
@@ -181,18 +183,18 @@ void dpt_device_model_destroy(struct dpt_device_model **a)
         return;
     dpt_unit_graphs_destroy(&it->graphs);
     dpt_stager_destroy(&it->stager);
-    dpt_account_sub(it->o.host, DPT_MEMORY_DATA, it->stager_bytes, it->stager_bytes);
+    dpt_account_sub(it->o.host, DPT_MEMORY_DATA, NULL, it->stager_bytes, it->stager_bytes);
     dpt_stream_destroy(&it->stream);
     for (int i = 0; i < N_BUFFERS; i++)
         dpt_device_free_for(it->o.device, it->buffer[i].tag, it->buffer[i].at, it->buffer[i].bytes);
     if (it->staging) {
         dpt_device_free_host(it->o.device, it->staging, it->staging_bytes);
-        dpt_account_sub(it->o.host, DPT_MEMORY_SLOT_GRADIENTS, it->staging_bytes,
+        dpt_account_sub(it->o.host, DPT_MEMORY_SLOT_GRADIENTS, it->staging, it->staging_bytes,
                         it->staging_bytes);
     }
     if (it->batch) {
         dpt_device_free_host(it->o.device, it->batch, it->buffer[BATCH].bytes);
-        dpt_account_sub(it->o.host, DPT_MEMORY_DATA, it->buffer[BATCH].bytes,
+        dpt_account_sub(it->o.host, DPT_MEMORY_DATA, it->batch, it->buffer[BATCH].bytes,
                         it->buffer[BATCH].bytes);
     }
     dpt_device_destroy(&it->o.device);

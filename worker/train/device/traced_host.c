@@ -51,7 +51,7 @@ void rank_trace_host(struct dpt_rank *r)
     dpt_device_trace_ops(d->host, trace_op, is_recording);
     /* The rings live as long as the account. */
     const size_t bytes = dpt_trace_recorder_bytes(DPT_TRACE_EVENTS_MAX);
-    dpt_account_add(&d->memory, DPT_MEMORY_TRACE, bytes, bytes);
+    dpt_account_add(&d->memory, DPT_MEMORY_TRACE, NULL, bytes, bytes);
     if (!r->config->trace.memory)
         return;
     dpt_account_observe(&d->memory, trace_host_memory);

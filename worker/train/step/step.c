@@ -16,7 +16,7 @@ enum dpt_status rank_open_samples(struct dpt_rank *r, struct dpt_err *err)
         DPT_TRY(dpt_data_open(r->config, &s->data, err));
         DPT_TRY(rank_check_source(s->data, start->data, start->data_stamp, err));
         DPT_TRY(dpt_loader_create(r->config, s->data, &s->loader, err));
-        dpt_account_add(&r->device->memory, DPT_MEMORY_DATA, dpt_loader_bytes(s->loader),
+        dpt_account_add(&r->device->memory, DPT_MEMORY_DATA, NULL, dpt_loader_bytes(s->loader),
                         dpt_loader_bytes(s->loader));
     }
     s->slot_losses = calloc((size_t)r->slots, sizeof *s->slot_losses);
