@@ -135,6 +135,16 @@ int64_t dpt_packed_weights_bytes(const struct dpt_packed_weights *p)
     return p->used ? (int64_t)p->bytes : 0;
 }
 
+bool dpt_packed_weights_form(const struct dpt_packed_weights *p, int param, const void *memory,
+                             size_t *ret_at, size_t *ret_bytes)
+{
+    if (!p->memory || p->memory != memory || p->forms[param].bytes == 0)
+        return false;
+    *ret_at = p->forms[param].at;
+    *ret_bytes = p->forms[param].bytes;
+    return true;
+}
+
 static void pack_form(struct dpt_packed_weights *p, int param, const void *const *weights)
 {
     struct form *form = &p->forms[param];

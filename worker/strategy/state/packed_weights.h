@@ -39,6 +39,11 @@ DPT_MUST_USE enum dpt_status dpt_packed_weights_decide(struct dpt_packed_weights
 /* Bytes of the forms that this generation uses; 0: none. */
 int64_t dpt_packed_weights_bytes(const struct dpt_packed_weights *packed);
 
+/* True: `memory` is the address of the forms' memory, and the parameter has a form: `*ret_bytes`
+ * bytes at byte `*ret_at` of it. */
+DPT_MUST_USE bool dpt_packed_weights_form(const struct dpt_packed_weights *packed, int param,
+                                          const void *memory, size_t *ret_at, size_t *ret_bytes);
+
 /* Gives the slot the forms of all parameters. Forms that are not packed since the last
  * dpt_packed_weights_forget are packed from slot->weights. Errors stick to the stream. */
 void dpt_packed_weights_use(struct dpt_packed_weights *packed, struct dpt_slot *slot);

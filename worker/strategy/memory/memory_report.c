@@ -1,0 +1,76 @@
+/* The table and the line of a rank's memory (memory_report.h). */
+#include "worker/strategy/memory/memory_report.h"
+
+#include <stdio.h>
+
+enum { LINE_BYTES = 128 };
+
+static double mb(int64_t bytes)
+{
+    return (double)bytes / 0x1p20;
+}
+
+struct printer {
+    void (*line)(void *ctx, const char *text);
+    void *ctx;
+};
+
+/* estimated and allocated 0: the row has only a peak. */
+static void print_row(const struct printer *p, const char *name, int64_t estimated,
+                      int64_t allocated, int64_t peak)
+{
+    char text[LINE_BYTES], difference[24] = "";
+    if (estimated > 0)
+        (void)snprintf(difference, sizeof difference, "%+.1f %%",
+                       100 * ((double)allocated / (double)estimated - 1));
+    (void)snprintf(text, sizeof text, "%-12s %12.1f %12.1f %12s %12.1f", name, mb(estimated),
+                   mb(allocated), difference, mb(peak));
+    p->line(p->ctx, text);
+}
+
+/* A row without an estimate. `now` < 0: not known. */
+static void print_measured(const struct printer *p, const char *name, int64_t now, int64_t peak)
+{
+    char text[LINE_BYTES], bytes[24] = "";
+    if (now >= 0)
+        (void)snprintf(bytes, sizeof bytes, "%.1f", mb(now));
+    (void)snprintf(text, sizeof text, "%-12s %12s %12s %12s %12.1f", name, "", bytes, "", mb(peak));
+    p->line(p->ctx, text);
+}
+
+void dpt_memory_report_print(const struct dpt_memory_report *report,
+                             void (*line)(void *ctx, const char *text), void *ctx)
+{
+    int64_t estimated[DPT_MEMORY_CATEGORIES], allocated[DPT_MEMORY_CATEGORIES],
+        peak[DPT_MEMORY_CATEGORIES], estimated_all = 0;
+    const struct printer p = {line, ctx};
+    char head[LINE_BYTES];
+    dpt_memory_by_category(report->estimated, estimated);
+    dpt_memory_by_category(report->allocated, allocated);
+    dpt_memory_by_category(report->peak, peak);
+    line(ctx, "Allocated vs Estimated, MB (2^20 bytes)");
+    (void)snprintf(head, sizeof head, "%-12s %12s %12s %12s %12s", "", "estimated", "allocated",
+                   "difference", "peak");
+    line(ctx, head);
+    for (int c = 0; c < DPT_MEMORY_CATEGORIES; c++) {
+        print_row(&p, dpt_memory_category_name((enum dpt_memory_category)c), estimated[c],
+                  allocated[c], peak[c]);
+        estimated_all += estimated[c];
+    }
+    print_row(&p, "all", estimated_all, report->allocated_all, report->peak_all);
+    print_measured(&p, "reserved", report->reserved, report->reserved_peak);
+    if (report->true_peak > 0)
+        print_measured(&p, "true peak", -1, report->true_peak);
+}
+
+void dpt_memory_line(int rank, const struct dpt_memory_use *use, char ret[DPT_MEMORY_LINE_BYTES])
+{
+    int64_t now[DPT_MEMORY_CATEGORIES];
+    dpt_memory_by_category(use->tag, now);
+    (void)snprintf(ret, DPT_MEMORY_LINE_BYTES,
+                   "[Rank %d] model=%.1f grad=%.1f optim=%.1f alloc=%.1f reserved=%.1f "
+                   "peak_alloc=%.1f peak_reserved=%.1f",
+                   rank, mb(now[DPT_MEMORY_OF_MODEL]), mb(now[DPT_MEMORY_OF_GRAD]),
+                   mb(now[DPT_MEMORY_OF_OPTIM]), mb(use->all), mb(use->reserved), mb(use->all_peak),
+                   mb(use->reserved_peak));
+}
