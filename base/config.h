@@ -249,6 +249,9 @@ struct dpt_config_log {
     char dir[DPT_CONFIG_PATH_BYTES];
     bool tensorboard;
     bool op_times;
+    int64_t memory_every; /* 0 = no lines */
+    bool memory_snapshot;
+    double price_per_hour; /* dollars of a node; 0 = not told */
     double wait_s;
 };
 

@@ -434,6 +434,13 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "write the numbers of metrics.jsonl to event files of TensorBoard in log.dir, too"},
     {KEY(BOOL, log.op_times), NODE, .def = "false",
      .help = "measure the time of kernels by class: node-ID/rank-R.op_times.json at the run's end"},
+    {KEY(INT64, log.memory_every), NODE, .def = "0", FROM_TO(0, 1e12),
+     .help = "steps between lines about the memory of a rank in its log, also after the first step "
+             "and at the end (docs/memory.md); 0: none"},
+    {KEY(BOOL, log.memory_snapshot), NODE, .def = "false",
+     .help = "write node-ID/rank-R.memory.pickle at the run's end, for pytorch.org/memory_viz"},
+    {KEY(DOUBLE, log.price_per_hour), NODE, .def = "0", FROM_TO(0, 1e6),
+     .help = "dollars of an hour of a node, for the cost of the run in its summary; 0: none"},
     {KEY(DOUBLE, log.wait_s), NODE, .def = "60", FROM_TO(0, 604800),
      .help = "longest time that a rank which was suspended waits for its agent's permission to "
              "write its account of memory and times; then they are left out"},

@@ -353,6 +353,7 @@ static enum dpt_status check_summary(const Dpt__RunSummary *summary, struct dpt_
     DPT_TRY(check_step(err, "start_step", summary->start_step, 0));
     DPT_TRY(check_step(err, "steps", summary->steps, 0));
     DPT_TRY(check_range(err, "total_ms", summary->total_ms, 0, DPT_PROTO_MS_MAX));
+    DPT_TRY(check_range(err, "node_ms", summary->node_ms, 0, DPT_PROTO_MS_MAX));
     DPT_TRY(check_step(err, "saved_step", summary->saved_step, 0));
     DPT_TRY(check_accuracy(summary->val_right, summary->val_samples, err));
     return check_step(err, "steps_lost", summary->steps_lost, 0);

@@ -25,7 +25,8 @@ static const struct {
     {"zzzzzzzz: 5", "c.yaml:1:1: unknown key 'zzzzzzzz'; known are: run, seed, cluster, model, "
                     "data, train, optimizer, strategy, checkpoint, log, trace"},
     {"log: {qqqqqqqq: 5}",
-     "c.yaml:1:7: unknown key 'log.qqqqqqqq'; its section has: dir, tensorboard, op_times, wait_s"},
+     "c.yaml:1:7: unknown key 'log.qqqqqqqq'; its section has: dir, tensorboard, op_times, "
+     "memory_every, memory_snapshot, price_per_hour, wait_s"},
     {"train: 5", "c.yaml:1:1: train is a section: its keys go inside it"},
     {"train: [1]", "c.yaml:1:1: train is a section: its keys go inside it"},
     {"train: {steps: {x: 5}}", "c.yaml:1:9: train.steps: expected one value, got a section"},

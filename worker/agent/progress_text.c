@@ -287,6 +287,15 @@ static void add_recoveries_row(char *ret, uint32_t recoveries, int64_t steps_los
             steps_lost == 1 ? "" : "s");
 }
 
+static void add_cost_row(char *ret, const Dpt__RunSummary *s)
+{
+    const bool of_images = s->tokens_per_s == s->samples_per_s;
+    if (s->dollars > 0)
+        add_row(ret, "cost", "$%.4g for %.4g node-hours, $%.4g per 1M %s", s->dollars,
+                (double)s->node_ms / (3600 * 1e3), s->dollars_per_1m_tokens,
+                of_images ? "images" : "tokens");
+}
+
 void dpt_progress_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES])
 {
     ret[0] = '\0';
@@ -315,6 +324,7 @@ void dpt_progress_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMA
     else
         add_row(ret, "checkpoints", "none saved");
     add_recoveries_row(ret, s->recoveries, s->steps_lost);
+    add_cost_row(ret, s);
     add_row(ret, "weights hash", "%s", s->weights_hash);
 }
 

@@ -82,6 +82,7 @@ static enum dpt_status open_link(struct dpt_rank *r, struct dpt_err *err)
 static enum dpt_status open_rooms(struct dpt_rank *r, struct dpt_err *err)
 {
     DPT_TRY(rank_open_trace(r, err));
+    DPT_TRY(rank_open_memory(r, err));
     DPT_TRY(open_link(r, err));
     DPT_TRY(rank_open_host(r, err));
     DPT_TRY(rank_open_samples(r, err));
@@ -136,6 +137,7 @@ static void close_rooms(struct dpt_rank *r)
     rank_close_samples(r);
     dpt_comm_listener_destroy(&r->listener);
     rank_close_device(r);
+    rank_close_memory(r);
     rank_close_save(r);
     rank_close_trace(r);
 }

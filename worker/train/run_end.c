@@ -14,6 +14,18 @@
 #include <string.h>
 #include <sys/resource.h>
 
+/* The cost of the run since its start, at log.price_per_hour. */
+static void tell_cost(const struct dpt_rank *r, Dpt__RunSummary *told)
+{
+    const struct train_state *s = &r->state;
+    const double tokens = (double)((s->step - s->start_step) * rank_tokens_per_step(r));
+    if (r->config->log.price_per_hour == 0)
+        return;
+    told->node_ms = s->node_ms + (dpt_now_ms() - s->nodes_since_ms) * s->nodes;
+    told->dollars = r->config->log.price_per_hour * (double)told->node_ms / (3600 * 1e3);
+    told->dollars_per_1m_tokens = tokens > 0 ? told->dollars * 1e6 / tokens : 0;
+}
+
 /* `weights_hash` is borrowed. */
 static struct dpt_summary summary_of(const struct dpt_rank *r, char *weights_hash)
 {
@@ -48,6 +60,7 @@ static struct dpt_summary summary_of(const struct dpt_rank *r, char *weights_has
     told->steps_lost = s->steps_lost;
     told->peak_bytes_per_rank = (int64_t)usage.ru_maxrss * 1024;
     told->weights_hash = weights_hash;
+    tell_cost(r, told);
     return summary;
 }
 

@@ -337,6 +337,28 @@ static bool ends_generation_only(const struct dpt_rank *r, enum dpt_status statu
            status == DPT_EPEER || status == DPT_ETIMEOUT;
 }
 
+/* The nodes of a world. Positions of one node are adjacent. */
+static int count_nodes(const struct dpt_world *world)
+{
+    int nodes = 0;
+    for (int i = 0; i < world->size; i++)
+        nodes += i == 0 || world->node_of_position[i] != world->node_of_position[i - 1];
+    return nodes;
+}
+
+/* Adds the time of the last world's nodes. A process that joins a run which has trained before
+ * takes the nodes of its first world for the time before. */
+static void account_nodes(struct dpt_rank *r)
+{
+    struct train_state *s = &r->state;
+    const int64_t now = dpt_now_ms();
+    const bool first = s->nodes_since_ms == 0;
+    const int nodes = count_nodes(&r->gen.world);
+    s->node_ms += (now - (first ? s->began_ms : s->nodes_since_ms)) * (first ? nodes : s->nodes);
+    s->nodes_since_ms = now;
+    s->nodes = nodes;
+}
+
 static void begin_training(struct dpt_rank *r)
 {
     rank_begin_log(r);
@@ -346,6 +368,7 @@ static void begin_training(struct dpt_rank *r)
     log_event(r);
     if (r->state.began_ms == 0)
         r->state.began_ms = dpt_now_ms();
+    account_nodes(r);
 }
 
 enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_err *err)

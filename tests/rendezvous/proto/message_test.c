@@ -360,6 +360,8 @@ static void test_story_fields(void **state)
     SPOIL(FROM_RANK, "steps", f.summary.steps = INT64_MAX);
     SPOIL(FROM_RANK, "total_ms", f.summary.total_ms = -1);
     SPOIL(FROM_RANK, "steps_lost", f.summary.steps_lost = -1);
+    SPOIL(FROM_RANK, "node_ms", f.summary.node_ms = -1);
+    SPOIL(FROM_RANK, "node_ms", f.summary.node_ms = DPT_PROTO_MS_MAX + 1);
     SPOIL(FROM_RANK, "weights_hash", f.summary.weights_hash = "\033[31m");
     struct fixture f;
     fill_message(&f);

@@ -219,9 +219,18 @@ static void summary_is_an_aligned_block(void **state)
     assert_non_null(strstr(text, "  validation loss  2.2100\n"
                                  "  accuracy         31.25%\n"
                                  "  total time "));
+    s.node_ms = 2 * 723000;
+    s.dollars = 0.803333;
+    s.dollars_per_1m_tokens = 0.2236;
+    dpt_progress_text_summary(&s, text);
+    assert_non_null(
+        strstr(text, "  recoveries       2, 1 step lost\n"
+                     "  cost             $0.8033 for 0.4017 node-hours, $0.2236 per 1M tokens\n"
+                     "  weights hash "));
     s.tokens_per_s = s.samples_per_s; /* of images */
     dpt_progress_text_summary(&s, text);
     assert_null(strstr(text, "tokens/s"));
+    assert_non_null(strstr(text, "$0.2236 per 1M images\n"));
     s.val_samples = 0;
     s.start_step = 990;
     s.loss = s.val_loss = (double)NAN;

@@ -3,10 +3,13 @@
 #ifndef DPT_WORKER_TRAIN_DEVICE_RANK_DEVICE_H
 #define DPT_WORKER_TRAIN_DEVICE_RANK_DEVICE_H
 
+#include "base/memory_log.h"
 #include "kernels/op_times.h"
 #include "worker/train/device/device_model.h"
 #include "worker/train/device/frozen_base.h"
 #include "worker/train/state/rooms.h"
+
+#include <jansson.h>
 
 struct rank_device {
     struct dpt_account memory; /* all large allocations on the host */
@@ -92,10 +95,23 @@ void rank_explain_memory(enum dpt_status status, struct dpt_err *err);
 void dpt_rank_bind_numa(const struct dpt_rank_start *start, const struct dpt_config *config,
                         const char *sys);
 
+/* record_file.c. Writes the object to node-NODE/rank-LOCAL.KIND.json in log.dir. Takes the object.
+ * An error is logged. */
+void rank_write_record(const struct dpt_rank *r, const char *kind, json_t *object);
+
+/* rank_memory.c. rank_open_memory is called before the first allocation; it makes the logs of
+ * allocations that a snapshot (log.memory_snapshot) needs. rank_close_memory: after the last
+ * release. rank_note_memory and rank_write_memory are called by rank_records.c: after a step, and
+ * at the end of the run. */
+DPT_MUST_USE enum dpt_status rank_open_memory(struct dpt_rank *r, struct dpt_err *err);
+void rank_close_memory(struct dpt_rank *r);
+void rank_note_memory(struct dpt_rank *r);
+void rank_write_memory(struct dpt_rank *r);
+
 /* rank_records.c. rank_note_step is called after each step of this process. rank_write_records
  * writes the files of this rank at the end of the run. An error is logged, and the run continues.
  */
 void rank_note_step(struct dpt_rank *r);
-void rank_write_records(const struct dpt_rank *r);
+void rank_write_records(struct dpt_rank *r);
 
 #endif

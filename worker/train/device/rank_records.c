@@ -1,101 +1,7 @@
-/* Writes the records of one rank at the end of a run: its memory, and the times of its kernels by
- * class (log.op_times). */
-#include "base/fs.h"
-#include "base/log.h"
-#include "base/memory.h"
-#include "worker/strategy/memory/memory_formula.h"
+/* Writes the records of one rank at the end of a run: its memory (rank_memory.c), and the times of
+ * its kernels by class (log.op_times). */
 #include "worker/train/device/rank_device.h"
 #include "worker/train/log/rank_log.h"
-
-#include <stdio.h>
-
-/* Writes the object to node-NODE/rank-LOCAL.KIND.json in log.dir. Takes the object. */
-static void write_record(const struct dpt_rank *r, const char *kind, json_t *object)
-{
-    char name[64];
-    struct dpt_err err;
-    (void)snprintf(name, sizeof name, "rank-%d.%s.json", r->options->start->local_rank, kind);
-    enum dpt_status status = dpt_fs_mkdirs(r->log->node_dir, &err);
-    if (status == DPT_OK)
-        status = dpt_run_file_write_json(object, r->log->node_dir, name, &err);
-    else
-        json_decref(object);
-    if (status != DPT_OK)
-        dpt_log(DPT_LOG_ERROR, "the record '%s' of this rank is lost: %s", name, err.text);
-}
-
-/* ---- memory ---- */
-
-static json_t *use_json(int64_t bytes, int64_t peak)
-{
-    return json_pack("{s:I, s:I}", "bytes", (json_int_t)bytes, "peak", (json_int_t)peak);
-}
-
-/* The use by tag, with the bytes that the formula gives (`formula`; NULL: without). */
-static json_t *tags_json(const struct dpt_memory_use *use, const int64_t *formula)
-{
-    json_t *tags = json_object();
-    for (int i = 0; tags && i < DPT_MEMORY_COUNT; i++) {
-        json_t *tag = use_json(use->tag[i], use->tag_peak[i]);
-        int failed =
-            formula ? json_object_set_new(tag, "formula", json_integer((json_int_t)formula[i])) : 0;
-        failed |= json_object_set_new(tags, dpt_memory_tag_name((enum dpt_memory_tag)i), tag);
-        if (failed) {
-            json_decref(tags);
-            return NULL;
-        }
-    }
-    return tags;
-}
-
-static void write_memory(const struct dpt_rank *r)
-{
-    const struct rank_device *d = r->device;
-    struct dpt_strategy_cost cost;
-    if (!r->gen.begun || !r->config->log.dir[0] || !rank_may_record(r, "the account of memory is"))
-        return; /* a guest holds nothing of this world */
-    dpt_strategy_cost(r->strategy, &cost);
-    /* The strategy decides whether weights are packed. If they are, the formula gives their
-     * size. */
-    const size_t operand =
-        dpt_device_ops(d->host)->operand_bytes(d->stream, dpt_model_dtype(r->model));
-    const struct dpt_memory_spec spec = {
-        .config = r->config,
-        .model = r->model,
-        .grid = &r->grid,
-        .world = &r->gen.world,
-        .rank = r->gen.rank,
-        .threads = d->threads,
-        .packed_operand =
-            cost.packed_bytes > 0 || dpt_frozen_base_packed(d->base) ? (int)operand : 0};
-    struct dpt_memory_use use, device;
-    struct dpt_process_memory process;
-    int64_t formula[DPT_MEMORY_COUNT], formula_all = 0;
-    dpt_account_read(&d->memory, &use);
-    dpt_account_read(&d->device_memory, &device);
-    dpt_memory_of_process("", &process);
-    dpt_memory_formula(&spec, formula);
-    for (int i = 0; i < DPT_MEMORY_COUNT; i++)
-        formula_all += formula[i];
-    json_t *object = json_pack(
-        "{s:s, s:i, s:i, s:i, s:s, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:I, s:I, s:I, s:{s:I, s:I, s:o}}",
-        "node", r->options->start->node, "local_rank", r->options->start->local_rank, "rank",
-        r->gen.rank, "world_size", r->gen.world_size, "strategy", r->config->strategy.name,
-        "parameters", (json_int_t)dpt_model_param_count(r->model), "elements",
-        (json_int_t)dpt_model_flat_numel(r->model), "tags", tags_json(&use, formula), "counted",
-        use_json(use.all, use.all_peak), "reserved", use_json(use.reserved, use.reserved_peak),
-        "after_first_step", (json_int_t)d->memory_first, "formula", (json_int_t)formula_all,
-        "bound", (json_int_t)dpt_memory_bound(&spec), "process_peak", (json_int_t)process.peak,
-        "process_resident", (json_int_t)process.resident, "process_at_start",
-        (json_int_t)d->memory_at_start, "anon", (json_int_t)process.anon, "file",
-        (json_int_t)process.file, "shared", (json_int_t)process.shared, "shared_own",
-        (json_int_t)dpt_comm_listener_bytes(r->listener), "device", "bytes", (json_int_t)device.all,
-        "peak", (json_int_t)device.all_peak, "tags", tags_json(&device, NULL));
-    write_record(r, "memory", object);
-}
-
-/* ---- times of kernels ---- */
 
 static void read_times(const struct dpt_rank *r, struct dpt_op_times *ret_host,
                        struct dpt_op_times *ret_device)
@@ -136,17 +42,13 @@ static void write_op_times(const struct dpt_rank *r)
         r->options->start->local_rank, "rank", r->gen.rank, "world_size", r->gen.world_size,
         "steps", (json_int_t)d->op_times.steps, "host", op_times_json(&host, &d->op_times.host),
         "device", d->device_model ? op_times_json(&device, &d->op_times.device) : json_null());
-    write_record(r, "op_times", object);
+    rank_write_record(r, "op_times", object);
 }
 
 void rank_note_step(struct dpt_rank *r)
 {
     struct rank_device *d = r->device;
-    struct dpt_memory_use use;
-    if (d->memory_first == 0) {
-        dpt_account_read(&d->memory, &use);
-        d->memory_first = use.all;
-    }
+    rank_note_memory(r);
     if (d->op_times.begun)
         d->op_times.steps++;
     else if (r->config->log.op_times)
@@ -154,8 +56,8 @@ void rank_note_step(struct dpt_rank *r)
     d->op_times.begun = r->config->log.op_times;
 }
 
-void rank_write_records(const struct dpt_rank *r)
+void rank_write_records(struct dpt_rank *r)
 {
-    write_memory(r);
+    rank_write_memory(r);
     write_op_times(r);
 }

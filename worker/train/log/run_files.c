@@ -277,6 +277,11 @@ enum dpt_status dpt_run_file_summary(const char *dir, const struct dpt_summary *
         dpt_wall_seconds());
     if (told->val_samples > 0)
         object = join_objects(object, accuracy_json(told->val_right, told->val_samples));
+    if (told->dollars > 0)
+        object = join_objects(object, json_pack("{s:f, s:f, s:f}", "node_hours",
+                                                (double)told->node_ms / (3600 * 1e3), "dollars",
+                                                told->dollars, "dollars_per_1m_tokens",
+                                                told->dollars_per_1m_tokens));
     return dpt_run_file_write_json(object, dir, "summary.json", err);
 }
 

@@ -29,10 +29,14 @@ struct train_state {
     struct validation validation;   /* the newest evaluation */
     struct dpt_eval_part eval_part; /* the finished part of an evaluation */
     struct dpt_history history;
-    int64_t start_step;       /* the first step of the run */
-    int64_t steps_lost;       /* steps lost in all formations */
-    uint64_t generations;     /* number of generations that have trained */
-    int64_t began_ms;         /* when the run began to train (dpt_now_ms); 0: not yet */
+    int64_t start_step;   /* the first step of the run */
+    int64_t steps_lost;   /* steps lost in all formations */
+    uint64_t generations; /* number of generations that have trained */
+    int64_t began_ms;     /* when the run began to train (dpt_now_ms); 0: not yet */
+    /* Time of the nodes that trained, up to nodes_since_ms, when `nodes` nodes began to train;
+     * nodes_since_ms 0: not yet. */
+    int64_t node_ms, nodes_since_ms;
+    int nodes;
     int64_t checkpoints_told; /* checkpoints saved before this process took part */
     /* The generation, and its attempt, in which all ranks last agreed on the held state. Equal on
      * all ranks that hold parts of one state. */
