@@ -19,7 +19,7 @@ STORY_TIMEOUT_S = 240
 PAIRS = 5           # of dpt-bench train, before and now
 LOSS_MAX = 0.02     # of speed: how low the bar may go, however much pairs of one program differ
 TRAIN_TIMEOUT_S = 1200
-GPT2 = ("--preset", "gpt2-124m", "--threads", "2")
+GPT2 = ("--preset", "gpt2-124m", "--threads", "2", "--steps", "12")
 PRECISIONS = ("fp32", "bf16")
 NOW_AVX2, BEFORE_AVX2 = {"DPT_TEST_ISA": "avx2"}, {"DPT_ISA": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 

@@ -45,7 +45,8 @@ def speed_124m(line):
     2048^3, 4096^3 and GPT-2's shapes, prepacked, before and beside it) at 6N flops a token; no allocation inside the
     step (malloc and mmap interposed, libraries included)."""
     gemm = bench(line, "gemm", "--threads", "2")
-    train = bench(line, "train", "--preset", "gpt2-124m", "--batch", "4", "--seq", "64", "--threads", "2")
+    train = bench(line, "train", "--preset", "gpt2-124m", "--batch", "4", "--seq", "64", "--threads", "2",
+                  "--steps", "12")
     rate = best_rate(line, max(shape["gflops_median"] for shape in gemm["shapes"] if shape["prepacked"]), train)
     flops = 6 * train["parameters"] * train["tokens_per_s"]
     line.note(f"train {train['tokens_per_s']:.1f} tokens/s, {flops / 1e9:.0f} GFLOP/s at 6N")
@@ -66,7 +67,7 @@ def shares_124m(line):
     rates = {precision: gemm_rate(line, precision) for precision in ("fp32", "bf16")}
     for precision, batch, seq, bar in SHARES:
         train = bench(line, "train", "--preset", "gpt2-124m", "--precision", precision, "--batch", str(batch), "--seq",
-                      str(seq), "--threads", "2")
+                      str(seq), "--threads", "2", "--steps", "12")
         flops = 6 * train["parameters"] * train["tokens_per_s"]
         name = f"{precision} B={batch} T={seq}"
         line.note(f"{name}: {train['step_ms']:.0f} ms a step, {train['tokens_per_s']:.1f} tokens/s, "

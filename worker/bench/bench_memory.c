@@ -16,6 +16,7 @@
 #include "worker/bench/bench.h"
 #include "worker/bench/bench_memory_plan.h"
 #include "worker/bench/bench_memory_run.h"
+#include "worker/bench/memory_record.h"
 #include "worker/bench/programs.h"
 
 #include "base/account.h"
@@ -111,23 +112,9 @@ static const struct dpt_option options[] = {
     {"--set", "KEY=VALUE", "with --plan: changes a key of the config; repeatable", .set = add_set,
      .ctx = &args.plan}};
 
-static int64_t member_bytes(const json_t *rank, const char *key, const char *inner)
-{
-    const json_t *value = json_object_get(rank, key);
-    return json_integer_value(inner ? json_object_get(value, inner) : value);
-}
-
 static double mib(int64_t bytes)
 {
     return (double)bytes / 0x1p20;
-}
-
-/* The peak that the kernel reports, without the memory of other ranks. */
-static int64_t own_peak(const json_t *rank)
-{
-    const int64_t others =
-        member_bytes(rank, "shared", NULL) - member_bytes(rank, "shared_own", NULL);
-    return member_bytes(rank, "process_peak", NULL) - (others > 0 ? others : 0);
 }
 
 static void print_estimate(int64_t parameters)
@@ -144,15 +131,30 @@ static void print_ranks(const char *name, const json_t *ranks, int64_t base)
     const json_t *rank;
     json_array_foreach(ranks, i, rank)
     {
-        const int64_t counted = member_bytes(rank, "counted", "peak"), peak = own_peak(rank),
-                      formula = member_bytes(rank, "formula", NULL);
+        const int64_t counted = memory_record_bytes(rank, "counted", "peak"),
+                      peak = memory_record_true_peak(rank),
+                      formula = memory_record_bytes(rank, "formula", NULL);
         printf("%-18s %5lld %4zu %9.1f %9.1f %9.1f %+6.2f%% %9.1f %9.1f %7.1f %+10.1f %+6.1f%%\n",
-               i == 0 ? name : "", (long long)member_bytes(rank, "world_size", NULL), i,
-               mib(member_bytes(rank, "bound", NULL)), mib(formula), mib(counted),
+               i == 0 ? name : "", (long long)memory_record_bytes(rank, "world_size", NULL), i,
+               mib(memory_record_bytes(rank, "bound", NULL)), mib(formula), mib(counted),
                100.0 * (double)(counted - formula) / (double)formula,
-               mib(member_bytes(rank, "reserved", "peak")), mib(peak), mib(base),
+               mib(memory_record_bytes(rank, "reserved", "peak")), mib(peak), mib(base),
                mib(peak - counted - base),
                100.0 * (double)(peak - formula - base) / (double)(formula + base));
+    }
+}
+
+/* "Allocated vs Estimated" of rank 0 of each run. */
+static void print_categories(const json_t *runs)
+{
+    size_t i;
+    const json_t *run;
+    json_array_foreach(runs, i, run)
+    {
+        const json_t *rank = json_array_get(json_object_get(run, "ranks"), 0);
+        printf("\n%s, %lld ranks, rank 0: ", json_string_value(json_object_get(run, "strategy")),
+               (long long)memory_record_bytes(rank, "world_size", NULL));
+        memory_record_print(rank);
     }
 }
 
@@ -166,11 +168,11 @@ static void print_tags(const json_t *runs)
         const json_t *rank = json_array_get(json_object_get(run, "ranks"), 0);
         const json_t *tags = json_object_get(rank, "tags");
         printf("%s, %lld ranks:", json_string_value(json_object_get(run, "strategy")),
-               (long long)member_bytes(rank, "world_size", NULL));
+               (long long)memory_record_bytes(rank, "world_size", NULL));
         for (int t = 0; t < DPT_MEMORY_COUNT; t++) {
             const char *name = dpt_memory_tag_name((enum dpt_memory_tag)t);
-            const int64_t peak = member_bytes(tags, name, "peak"),
-                          formula = member_bytes(tags, name, "formula");
+            const int64_t peak = memory_record_bytes(tags, name, "peak"),
+                          formula = memory_record_bytes(tags, name, "formula");
             if (peak > 0 || formula > 0)
                 printf("  %s %.1f (%.1f)", name, mib(peak), mib(formula));
         }
@@ -213,7 +215,7 @@ static enum dpt_status run_strategy(const struct session *session, const struct 
     (void)snprintf(name, sizeof name, "%s-%d", s->name, world);
     DPT_TRY(memory_run(&run, session->dir, name, &ranks, err));
     if (json_array_size(runs) == 0) {
-        print_estimate(member_bytes(json_array_get(ranks, 0), "parameters", NULL));
+        print_estimate(memory_record_bytes(json_array_get(ranks, 0), "parameters", NULL));
         printf("MiB, %s; of the formula and of the peak\n", args.precision);
         printf("%-18s %5s %4s %9s %9s %9s %7s %9s %9s %7s %10s %7s\n", "strategy", "world", "rank",
                "bound", "formula", "counted", "", "reserved", "true peak", "base", "difference",
@@ -253,7 +255,7 @@ static enum dpt_status measure_base(const char *dir, int64_t *ret, struct dpt_er
                                    .steps = 3};
     DPT_TRY(memory_run(&run, dir, "empty", &ranks, err));
     const json_t *rank = json_array_get(ranks, 0);
-    *ret = own_peak(rank) - member_bytes(rank, "counted", "peak");
+    *ret = memory_record_true_peak(rank) - memory_record_bytes(rank, "counted", "peak");
     json_decref(ranks);
     return DPT_OK;
 }
@@ -277,6 +279,7 @@ static enum dpt_status run_strategies(const char *dir, json_t **ret, struct dpt_
     if (status == DPT_OK && json_array_size(runs) == 0)
         status = fail_without_rows(err);
     if (status == DPT_OK) {
+        print_categories(runs);
         print_tags(runs);
         *ret = json_pack(
             "{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:O}", "bench", "memory", "model",

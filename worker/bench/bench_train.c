@@ -1,35 +1,48 @@
-/* dpt-bench train: the rate of whole training steps by a real rank (link, loader, steps, commit,
- * log) in a world of one. Measures one or several sizes of micro-batch, one after another. If the
- * memory does not suffice for a size, the bench says so and continues with the next size.
+/* dpt-bench train: the rate of whole training steps by a real rank in a world of one. Measures one
+ * or several precisions and sizes of micro-batch, one after another, each in a process of its own:
+ * a size begins with the memory that the first one had, and if the memory does not suffice for it,
+ * the bench says so and continues with the next size.
  *
  * On the CPU the share of the gemm rate is measured within the run: products are timed right before
- * and right after the steps. This program's own malloc and mmap count allocations between two steps
- * in the middle of the run, on every thread except the one that plays the agent. */
+ * and right after the steps. */
+#include "worker/bench/bench_train.h"
+
 #include "worker/bench/bench.h"
+#include "worker/bench/child.h"
 
-#include "base/fs.h"
-#include "base/rng.h"
-#include "worker/bench/alloc_count.h"
-#include "worker/bench/bench_train_rank.h"
-#include "worker/bench/chips.h"
-#include "worker/model/model.h"
-
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { WARMUP_STEPS = 2, STEPS_MIN = WARMUP_STEPS + 3, STEPS_MAX = 4096, COUNT_MAX = 1 << 20 };
-enum { TOKENS = 1 << 20, YAML_BYTES = 2048, VOCAB = 49152 /* the smallest of the presets */ };
+enum {
+    STEPS = 25,
+    WARMUP_PART = 5, /* a fifth of the steps, */
+    WARMUP_LEAST = 2,
+    WARMUP_MOST = 5,
+    STEPS_MIN = WARMUP_LEAST + 3,
+    COUNT_MAX = 1 << 20,
+    PRECISIONS_MAX = 4,
+    PRECISION_BYTES = 8
+};
+
+static struct train_precisions {
+    int n;
+    char name[PRECISIONS_MAX][PRECISION_BYTES];
+} precisions = {1, {"fp32"}};
+
+static struct extrapolation {
+    double tokens_per_s, parameters; /* 0: not asked for */
+} extrapolation;
+
+static struct dpt_bench_real price = {.min = 0, .max = 1e6};
 
 static struct {
-    const char *preset, *precision, *device, *offload, *pack_weights, *checkpointing, *op_times;
+    const char *preset, *device, *offload, *pack_weights, *checkpointing, *op_times;
     struct dpt_bench_list batches;
     int64_t seq, slots, threads, steps;
+    int64_t warmup;      /* -1: by the number of steps */
     int64_t peak_tflops; /* 0: the rate in the table of chips */
     bool no_gemm;
 } args = {.preset = "gpt2-124m",
-          .precision = "fp32",
           .device = "cpu",
           .offload = "none",
           .pack_weights = "auto",
@@ -39,7 +52,41 @@ static struct {
           .seq = 64,
           .slots = 1,
           .threads = 2,
-          .steps = 12};
+          .steps = STEPS,
+          .warmup = -1};
+
+/* Takes names separated by commas; the config checks them. */
+static enum dpt_status set_precisions(void *ctx, const char *value, struct dpt_err *err)
+{
+    struct train_precisions *list = ctx;
+    list->n = 0;
+    for (const char *at = value;; at++) {
+        const size_t bytes = strcspn(at, ",");
+        if (list->n == PRECISIONS_MAX || bytes == 0 || bytes >= PRECISION_BYTES)
+            return dpt_fail(err, DPT_EINVAL,
+                            "expected at most %d of fp32, tf32, bf16 and fp16, separated by "
+                            "commas, got '%.40s'",
+                            PRECISIONS_MAX, value);
+        (void)snprintf(list->name[list->n++], PRECISION_BYTES, "%.*s", (int)bytes, at);
+        at += bytes;
+        if (*at == '\0')
+            return DPT_OK;
+    }
+}
+
+/* Takes "TOKENS_PER_S,PARAMETERS". */
+static enum dpt_status set_extrapolation(void *ctx, const char *value, struct dpt_err *err)
+{
+    struct extrapolation *e = ctx;
+    int used = 0;
+    if (sscanf(value, "%lf,%lf%n", &e->tokens_per_s, &e->parameters, &used) == 2 &&
+        value[used] == '\0' && e->tokens_per_s > 0 && e->parameters >= 1 &&
+        e->tokens_per_s < 1e15 && e->parameters < 1e18)
+        return DPT_OK;
+    return dpt_fail(err, DPT_EINVAL,
+                    "expected tokens a second and parameters, as 32582.4,124439808, got '%.40s'",
+                    value);
+}
 
 static const struct dpt_option options[] = {
     {"--preset", "NAME", "model.preset, or tiny (gpt2-124m)", .text = &args.preset},
@@ -50,9 +97,12 @@ static const struct dpt_option options[] = {
      .max = COUNT_MAX},
     {"--threads", "N", "compute threads (2)", .number = &args.threads, .min = 1,
      .max = DPT_BENCH_THREADS_MAX},
-    {"--steps", "N", "of which the first 2 are not measured (12)", .number = &args.steps,
-     .min = STEPS_MIN, .max = STEPS_MAX},
-    {"--precision", "fp32|tf32|bf16|fp16", "train.precision (fp32)", .text = &args.precision},
+    {"--steps", "N", "steps, those of the warm-up included (25)", .number = &args.steps,
+     .min = STEPS_MIN, .max = TRAIN_STEPS_MAX},
+    {"--warmup", "N", "steps of these that are not timed (a fifth, 2 to 5)", .number = &args.warmup,
+     .min = 1, .max = TRAIN_STEPS_MAX},
+    {"--precision", "NAME,...", "train.precision: fp32, tf32, bf16, fp16; each in turn (fp32)",
+     .set = set_precisions, .ctx = &precisions},
     {"--device", "cpu|cuda", "cluster.device (cpu)", .text = &args.device},
     {"--offload", "none|optimizer", "strategy.offload, with cuda (none)", .text = &args.offload},
     {"--pack-weights", "auto|on|off", "cluster.pack_weights (auto)", .text = &args.pack_weights},
@@ -62,316 +112,204 @@ static const struct dpt_option options[] = {
      .text = &args.op_times},
     {"--peak", "TFLOPS", "the peak of a GPU that the table of chips lacks, for the MFU",
      .number = &args.peak_tflops, .min = 1, .max = COUNT_MAX},
+    {"--price", "DOLLARS", "price of an hour of this machine", .set = dpt_bench_set_real,
+     .ctx = &price},
+    {"--extrapolate", "RATE,PARAMETERS", "measures nothing: a model of 1e12 from this rate",
+     .set = set_extrapolation, .ctx = &extrapolation},
     {"--no-gemm", .help = "does not measure the gemm rate before and after the steps",
      .flag = &args.no_gemm}};
 
-/* Writes a shard of tokens drawn uniformly below `vocab`: the rate of a step does not depend on the
- * tokens. */
-static enum dpt_status write_shard(const char *path, uint32_t vocab, struct dpt_err *err)
+static int64_t warmup_steps(void)
 {
-    enum { HEADER_INTS = 256 };
-    size_t bytes = HEADER_INTS * 4 + (size_t)TOKENS * 2;
-    uint8_t *file = calloc(1, bytes);
-    if (!file)
-        return dpt_fail_nomem(err, "tokens");
-    const int32_t header[] = {20240520, 1, TOKENS};
-    memcpy(file, header, sizeof header);
-    struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
-    for (int i = 0; i < TOKENS; i += 4) {
-        uint32_t block[4];
-        uint16_t tokens[4];
-        dpt_philox(key, (uint64_t)i / 4, block);
-        for (int j = 0; j < 4; j++)
-            tokens[j] = (uint16_t)(block[j] % vocab);
-        memcpy(file + HEADER_INTS * 4 + (size_t)i * 2, tokens, sizeof tokens);
-    }
-    enum dpt_status status = dpt_fs_write_file_atomic(path, file, bytes, err);
-    free(file);
-    return status;
+    const int64_t part = args.steps / WARMUP_PART;
+    if (args.warmup >= 0)
+        return args.warmup;
+    return part < WARMUP_LEAST ? WARMUP_LEAST : part > WARMUP_MOST ? WARMUP_MOST : part;
 }
 
-static enum dpt_status train_make_config(int64_t batch, const char *dir, struct dpt_config *ret,
-                                         struct dpt_err *err)
+static enum dpt_status check_args(struct dpt_err *err)
 {
-    char yaml[YAML_BYTES], model[DPT_BENCH_MODEL_BYTES];
-    const bool op_times = strcmp(args.op_times, "on") == 0;
-    if (!op_times && strcmp(args.op_times, "off") != 0)
+    if (strcmp(args.op_times, "off") != 0 && strcmp(args.op_times, "on") != 0)
         return dpt_fail(err, DPT_EINVAL, "--op-times: expected on or off, got '%.40s'",
                         args.op_times);
-    dpt_bench_model_keys(args.preset, model);
-    (void)snprintf(yaml, sizeof yaml,
-                   "run: bench\n"
-                   "cluster: {nnodes: 1, threads: %lld, timeout_s: 60, pack_weights: %s, device: "
-                   "%s}\n"
-                   "strategy: {offload: %s}\n"
-                   "model: {%s}\n"
-                   "data: {kind: tokens, train: \"%s/tokens.bin\"}\n"
-                   "train: {steps: %lld, global_batch: %lld, micro_batch: %lld, seq_len: %lld, "
-                   "precision: %s, activation_checkpointing: %s, log_every: 1}\n"
-                   "optimizer: {warmup_steps: 1}\n"
-                   "checkpoint: {dir: null}\n"
-                   "log: {dir: \"%s\", op_times: %s}\n",
-                   (long long)args.threads, args.pack_weights, args.device, args.offload, model,
-                   dir, (long long)args.steps, (long long)(batch * args.slots), (long long)batch,
-                   (long long)args.seq, args.precision, args.checkpointing, dir,
-                   op_times ? "true" : "false");
-    return dpt_config_load_text(yaml, "bench", NULL, 0, ret, err);
-}
-
-/* Median of step_ms over the steps after the warm-up. */
-static double median_step_ms(const char *dir, int *ret_n)
-{
-    char path[256], line[1024];
-    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    double ms[STEPS_MAX];
-    int n = 0;
-    FILE *f = fopen(path, "r");
-    while (f && n < STEPS_MAX && fgets(line, sizeof line, f)) {
-        json_t *object = json_loads(line, 0, NULL);
-        if (json_integer_value(json_object_get(object, "step")) > WARMUP_STEPS)
-            ms[n++] = json_number_value(json_object_get(object, "step_ms"));
-        json_decref(object);
-    }
-    if (f)
-        (void)fclose(f);
-    *ret_n = n;
-    dpt_bench_sort(ms, n);
-    return n > 0 ? ms[n / 2] : NAN;
-}
-
-struct train_result {
-    double step_ms;
-    int steps_timed;
-    int64_t allocations;
-    int steps_counted;
-    int64_t device_peak;      /* bytes; 0: all is the host's */
-    int64_t device_workspace; /* of these bytes, the workspace of ops */
-    json_t *op_times;         /* owned; NULL: none were taken */
-};
-
-/* The record NAME that the rank wrote at its end; NULL: there is none. */
-static json_t *record_of(const char *dir, const char *name)
-{
-    char path[256];
-    (void)snprintf(path, sizeof path, "%s/node-bench/rank-0.%s.json", dir, name);
-    return json_load_file(path, 0, NULL);
-}
-
-/* Reads the peak of the device's memory, and the workspace of its ops. */
-static void read_device_use(const char *dir, struct train_result *ret)
-{
-    json_t *account = record_of(dir, "memory");
-    const json_t *device = json_object_get(account, "device");
-    const json_t *workspace = json_object_get(json_object_get(device, "tags"), "workspace");
-    ret->device_peak = json_integer_value(json_object_get(device, "peak"));
-    ret->device_workspace = json_integer_value(json_object_get(workspace, "bytes"));
-    json_decref(account);
-}
-
-/* Counts the allocations between the warm-up and the last step but one. */
-static enum dpt_status count_allocations(struct bench_rank *rank, int64_t steps,
-                                         struct train_result *ret, struct dpt_err *err)
-{
-    int64_t first = 0, last = 0;
-    DPT_TRY(bench_rank_await_step(rank, WARMUP_STEPS, &first, err));
-    const int64_t before = dpt_alloc_count_others();
-    DPT_TRY(bench_rank_await_step(rank, steps - 1, &last, err));
-    ret->allocations = dpt_alloc_count_others() - before;
-    ret->steps_counted = (int)(last - first);
-    return bench_rank_finish(rank, err);
-}
-
-/* Trains for the config's steps. DPT_EREFUSED: the rank refuses to; the text is its reason. */
-static enum dpt_status train_steps(const struct dpt_config *config, const char *dir,
-                                   struct train_result *ret, struct dpt_err *err)
-{
-    struct bench_rank *rank = NULL;
-    DPT_TRY(bench_rank_start(config, &rank, err));
-    const enum dpt_status status = count_allocations(rank, config->train.steps, ret, err);
-    bench_rank_destroy(&rank);
-    DPT_TRY(status);
-    ret->step_ms = median_step_ms(dir, &ret->steps_timed);
-    read_device_use(dir, ret);
-    ret->op_times = config->log.op_times ? record_of(dir, "op_times") : NULL;
+    if (warmup_steps() > args.steps - 3)
+        return dpt_fail(
+            err, DPT_EINVAL,
+            "--warmup %d leaves fewer than 3 of the %d steps to be timed: raise --steps",
+            (int)warmup_steps(), (int)args.steps);
     return DPT_OK;
 }
 
-/* The rates that one size of micro-batch is compared with. */
-struct yardstick {
-    double gemm_gflops;               /* gemm rate of this machine's cores; 0: a GPU computes */
-    char chip[DPT_DEVICE_NAME_BYTES]; /* "": the CPU */
-    double peak;                      /* FLOP/s of the chip; 0: not known */
+/* ---- the gemm rate ---- */
+
+static enum dpt_status measure_gemm(const void *ctx, json_t **ret, struct dpt_err *err)
+{
+    double gflops = 0;
+    DPT_TRY(dpt_bench_gemm_rate((int)args.threads, *(const enum dpt_dtype *)ctx, &gflops, err));
+    *ret = json_pack("{s:f}", "gflops", gflops);
+    return DPT_OK;
+}
+
+/* The gemm rate of a precision, GFLOP/s. 0: not measured, because a GPU computes, --no-gemm is
+ * given or the memory does not suffice; the last is printed. */
+static enum dpt_status gemm_rate(const char *precision, double *ret, struct dpt_err *err)
+{
+    const enum dpt_dtype dtype = strcmp(precision, "bf16") == 0   ? DPT_BF16
+                                 : strcmp(precision, "fp16") == 0 ? DPT_F16
+                                                                  : DPT_F32;
+    json_t *rate = NULL;
+    struct dpt_err why;
+    *ret = 0;
+    if (args.no_gemm || strcmp(args.device, "cpu") != 0)
+        return DPT_OK;
+    if (dpt_bench_in_child(measure_gemm, &dtype, &rate, &why) != DPT_OK) {
+        if (!dpt_bench_is_oom(&why))
+            return dpt_pass(err, &why);
+        printf("the gemm rate is not measured: %s\n", why.text);
+        return DPT_OK;
+    }
+    *ret = json_number_value(json_object_get(rate, "gflops"));
+    json_decref(rate);
+    return DPT_OK;
+}
+
+/* ---- runs ---- */
+
+/* All runs of one call. */
+struct session {
+    json_t *report, *runs; /* {"bench", "runs"}; its array */
+    double gemm_before;    /* the newest rate of this precision */
+    bool many;
 };
 
-/* Prints a line for each class of kernels: milliseconds and calls a step, share of the stream's
- * time. */
-static void print_op_times(const json_t *record)
+/* Runs one case in a new temporary folder, between two measurements of the gemm rate; keeps the
+ * better rate. */
+static enum dpt_status run_case(struct session *session, const struct train_case *c, json_t **ret,
+                                struct dpt_err *err)
 {
-    json_t *device = json_object_get(record, "device");
-    const bool on_device = json_is_object(device);
-    json_t *stream = on_device ? device : json_object_get(record, "host"), *class;
-    const double steps = (double)json_integer_value(json_object_get(record, "steps"));
-    const double idle = json_number_value(json_object_get(stream, "idle_ms"));
-    const double all = json_number_value(json_object_get(stream, "busy_ms")) + idle;
-    const char *name;
-    printf("kernels of the %s, a step:\n", on_device ? "device" : "host");
-    json_object_foreach(json_object_get(stream, "classes"), name, class)
-    {
-        const double ms = json_number_value(json_object_get(class, "ms"));
-        printf("  %-10s %10.2f ms  %5.1f %%  %6.0f calls\n", name, ms / steps, 100 * ms / all,
-               (double)json_integer_value(json_object_get(class, "calls")) / steps);
+    const double before = session->gemm_before;
+    double after = 0;
+    char dir[DPT_BENCH_DIR_BYTES];
+    struct train_case own = *c;
+    DPT_TRY(dpt_bench_dir_create(NULL, "train", dir, err));
+    own.dir = dir;
+    enum dpt_status status = dpt_bench_in_child(train_case_run, &own, ret, err);
+    dpt_bench_dir_remove(dir);
+    DPT_TRY(status);
+    status = gemm_rate(c->precision, &after, err);
+    if (status != DPT_OK) {
+        json_decref(*ret);
+        return status;
     }
-    printf("  %-10s %10.2f ms  %5.1f %%\n", "idle", idle / steps, 100 * idle / all);
+    session->gemm_before = after;
+    if (before > 0 || after > 0)
+        train_report_add_rate(*ret, before > after ? before : after);
+    if (price.value > 0)
+        train_report_add_price(*ret, price.value);
+    train_report_print(*ret);
+    return DPT_OK;
 }
 
-static bool is_16_bit(const struct dpt_config *config)
+/* Adds the run of a case to the report, which is saved after each. If a batch does not fit into the
+ * memory, and there are others, the run says so. */
+static enum dpt_status add_case(struct session *session, const struct train_case *c,
+                                struct dpt_err *err)
 {
-    return config->train.precision == DPT_PRECISION_BF16 ||
-           config->train.precision == DPT_PRECISION_FP16;
+    struct dpt_err why = {.status = DPT_OK};
+    json_t *run = NULL;
+    if (run_case(session, c, &run, &why) != DPT_OK) {
+        if (!session->many || !dpt_bench_is_oom(&why))
+            return dpt_pass(err, &why);
+        printf("OOM at batch_size=%d: %s\n\n", (int)c->batch, why.text);
+        run = json_pack("{s:I,s:s,s:s}", "batch", (json_int_t)c->batch, "precision", c->precision,
+                        "oom", why.text);
+    }
+    if (json_array_append_new(session->runs, run) != 0)
+        return dpt_fail(err, DPT_ENOMEM, "report: out of memory");
+    (void)fflush(stdout);
+    return dpt_bench_save(session->report, err);
 }
 
-/* Prints the result and returns it as JSON. */
-static json_t *report_on(const struct dpt_config *config, const struct dpt_model *model,
-                         const struct train_result *result, const struct yardstick *y)
+static struct train_case case_of(const char *precision, int64_t batch)
 {
-    const int64_t batch = config->train.micro_batch, parameters = dpt_model_param_count(model);
-    const size_t saved = dpt_model_saved_bytes(model, batch, args.seq),
-                 scratch = dpt_model_scratch_bytes(model, batch, args.seq);
-    const double tokens_per_s = (double)(batch * args.seq * args.slots) / (result->step_ms * 1e-3);
-    const double gflops = 6e-9 * (double)parameters * tokens_per_s;
-    const bool has_mfu = y->peak > 0 && is_16_bit(config);
-    const double mfu = has_mfu ? dpt_mfu(tokens_per_s, (double)parameters, config->model.n_layer,
-                                         config->model.n_embd, (int)args.seq, y->peak)
-                               : 0;
-    printf("%s in %s, B=%d T=%d, %d slots a step, %d threads: %.0f ms a step (median of %d), %.1f "
-           "tokens/s\n",
-           args.preset, args.precision, (int)batch, (int)args.seq, (int)args.slots,
-           (int)args.threads, result->step_ms, result->steps_timed, tokens_per_s);
-    if (y->gemm_gflops > 0)
-        printf("6N flops a token: %.1f GFLOP/s, %.1f%% of the gemm rate of %.1f GFLOP/s\n", gflops,
-               100 * gflops / y->gemm_gflops, y->gemm_gflops);
-    if (has_mfu)
-        printf("MFU %.1f%% of %.0f TFLOP/s, at 6N+6LCT flops a token\n", 100 * mfu,
-               y->peak * 1e-12);
-    if (y->chip[0])
-        printf("%s: %.1f MiB at most (offload: %s)\n", y->chip,
-               (double)result->device_peak / 0x1p20, args.offload);
-    else
-        printf("packed weights: %s\n", args.pack_weights);
-    printf("activations: %.1f MiB kept (activation_checkpointing: %s) and %.1f MiB of scratch\n",
-           (double)saved / 0x1p20, args.checkpointing, (double)scratch / 0x1p20);
-    printf("allocations in %d steps: %lld\n", result->steps_counted,
-           (long long)result->allocations);
-    json_t *object = json_pack(
-        "{s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:I,s:i,s:s,s:I,s:I,s:s,s:I,s:I,s:s}",
-        "bench", "train", "preset", args.preset, "precision", args.precision, "pack_weights",
-        args.pack_weights, "batch", (json_int_t)batch, "seq", (json_int_t)args.seq, "slots",
-        (json_int_t)args.slots, "threads", (json_int_t)args.threads, "parameters",
-        (json_int_t)parameters, "step_ms", result->step_ms, "tokens_per_s", tokens_per_s, "gflops",
-        gflops, "allocations_in_step", (json_int_t)result->allocations, "steps_counted",
-        result->steps_counted, "checkpointing", args.checkpointing, "saved_bytes",
-        (json_int_t)saved, "scratch_bytes", (json_int_t)scratch, "chip", y->chip,
-        "device_peak_bytes", (json_int_t)result->device_peak, "device_workspace_bytes",
-        (json_int_t)result->device_workspace, "offload", args.offload);
-    if (result->op_times) {
-        print_op_times(result->op_times);
-        json_object_set(object, "op_times", result->op_times);
-    }
-    if (y->gemm_gflops > 0) {
-        json_object_set_new(object, "gemm_gflops", json_real(y->gemm_gflops));
-        json_object_set_new(object, "share", json_real(gflops / y->gemm_gflops));
-    }
-    if (has_mfu) {
-        json_object_set_new(object, "peak_tflops", json_real(y->peak * 1e-12));
-        json_object_set_new(object, "mfu", json_real(mfu));
-    }
-    return object;
+    return (struct train_case){.preset = args.preset,
+                               .precision = precision,
+                               .device = args.device,
+                               .offload = args.offload,
+                               .pack_weights = args.pack_weights,
+                               .checkpointing = args.checkpointing,
+                               .op_times = strcmp(args.op_times, "on") == 0,
+                               .batch = batch,
+                               .seq = args.seq,
+                               .slots = args.slots,
+                               .threads = args.threads,
+                               .steps = args.steps,
+                               .warmup = warmup_steps(),
+                               .peak = (double)args.peak_tflops * 1e12,
+                               .dir = "."};
 }
 
-/* Trains between two measurements of the gemm rate; keeps the better rate. On a GPU there is no
- * gemm rate, but the chip's peak. */
-static enum dpt_status train_between(const struct dpt_config *config, const char *dir,
-                                     struct train_result *ret, struct yardstick *y,
+/* Checks all cases before the first is measured. */
+static enum dpt_status check_cases(struct dpt_err *err)
+{
+    for (int p = 0; p < precisions.n; p++)
+        for (int i = 0; i < args.batches.n; i++) {
+            const struct train_case c = case_of(precisions.name[p], args.batches.values[i]);
+            DPT_TRY(train_case_check(&c, err));
+        }
+    return DPT_OK;
+}
+
+static enum dpt_status run_precision(struct session *session, const char *precision,
                                      struct dpt_err *err)
 {
-    const bool cuda = config->cluster.device == DPT_DEVICE_CUDA;
-    const enum dpt_dtype dtype = config->train.precision == DPT_PRECISION_BF16   ? DPT_BF16
-                                 : config->train.precision == DPT_PRECISION_FP16 ? DPT_F16
-                                                                                 : DPT_F32;
-    double before = 0, after = 0;
-    if (cuda)
-        DPT_TRY(dpt_device_cuda_name(0, y->chip, err));
-    y->peak = args.peak_tflops > 0 ? (double)args.peak_tflops * 1e12 : dpt_chip_peak(y->chip);
-    if (cuda || args.no_gemm)
-        return train_steps(config, dir, ret, err);
-    DPT_TRY(dpt_bench_gemm_rate((int)args.threads, dtype, &before, err));
-    DPT_TRY(train_steps(config, dir, ret, err));
-    DPT_TRY(dpt_bench_gemm_rate((int)args.threads, dtype, &after, err));
-    y->gemm_gflops = before > after ? before : after;
-    return DPT_OK;
-}
-
-static enum dpt_status run_batch_in(int64_t batch, const char *dir, json_t **ret,
-                                    struct dpt_err *err)
-{
-    char path[DPT_BENCH_DIR_BYTES + 16];
-    static struct dpt_config config;
-    struct dpt_model *model = NULL;
-    struct train_result result = {0};
-    struct yardstick yardstick = {0};
-    (void)snprintf(path, sizeof path, "%s/tokens.bin", dir);
-    DPT_TRY(train_make_config(batch, dir, &config, err));
-    DPT_TRY(dpt_model_create(&config, &model, err));
-    const int64_t vocab = dpt_model_vocab(model);
-    enum dpt_status status = write_shard(path, (uint32_t)(vocab < VOCAB ? vocab : VOCAB), err);
-    if (status == DPT_OK)
-        status = train_between(&config, dir, &result, &yardstick, err);
-    if (status == DPT_OK)
-        *ret = report_on(&config, model, &result, &yardstick);
-    json_decref(result.op_times);
-    dpt_model_destroy(&model);
-    return status;
-}
-
-/* Runs one size of micro-batch in a new temporary folder. */
-static enum dpt_status run_batch(int64_t batch, json_t **ret, struct dpt_err *err)
-{
-    char dir[DPT_BENCH_DIR_BYTES];
-    DPT_TRY(dpt_bench_dir_create(NULL, "train", dir, err));
-    const enum dpt_status status = run_batch_in(batch, dir, ret, err);
-    dpt_bench_dir_remove(dir);
-    return status;
-}
-
-/* Measures each batch in turn, and saves the report after each, because a later one may end the
- * program. Keeps the result if a batch does not fit into the memory. */
-static enum dpt_status run_batches(json_t *runs, struct dpt_err *err)
-{
+    DPT_TRY(gemm_rate(precision, &session->gemm_before, err));
     for (int i = 0; i < args.batches.n; i++) {
-        const int64_t batch = args.batches.values[i];
-        struct dpt_err why;
-        json_t *run = NULL;
-        const enum dpt_status status = run_batch(batch, &run, &why);
-        if (status == DPT_EREFUSED && args.batches.n > 1 && strstr(why.text, "memory")) {
-            printf("OOM at batch_size=%d: %s\n", (int)batch, why.text);
-            run = json_pack("{s:I,s:s}", "batch", (json_int_t)batch, "oom", why.text);
-        } else if (status != DPT_OK)
-            return dpt_pass(err, &why);
-        if (json_array_append_new(json_object_get(runs, "runs"), run) != 0)
-            return dpt_fail(err, DPT_EPROTO, "batch %d: the rank logged no step", (int)batch);
-        (void)fflush(stdout);
-        DPT_TRY(dpt_bench_save(runs, err));
+        const struct train_case c = case_of(precision, args.batches.values[i]);
+        DPT_TRY(add_case(session, &c, err));
     }
     return DPT_OK;
+}
+
+/* Extrapolates from the fastest run. */
+static void extrapolate_runs(const json_t *runs, json_t *ret)
+{
+    size_t i;
+    const json_t *run;
+    double rate = 0, parameters = 0;
+    json_array_foreach(runs, i, run)
+    {
+        const double found = json_number_value(json_object_get(run, "mean_tokens_per_s"));
+        if (found > rate) {
+            rate = found;
+            parameters = json_number_value(json_object_get(run, "parameters"));
+        }
+    }
+    if (rate > 0)
+        train_report_extrapolate(rate, parameters, ret);
 }
 
 static enum dpt_status run_train(json_t **ret_report, struct dpt_err *err)
 {
-    json_t *report = json_pack("{s:s,s:[]}", "bench", "train", "runs");
-    const enum dpt_status status = run_batches(report, err);
-    const json_t *runs = json_object_get(report, "runs");
-    *ret_report = args.batches.n > 1 ? json_incref(report) : json_incref(json_array_get(runs, 0));
-    json_decref(report);
+    DPT_TRY(check_args(err));
+    if (extrapolation.tokens_per_s > 0) {
+        *ret_report = json_pack("{s:s}", "bench", "train-extrapolated");
+        train_report_extrapolate(extrapolation.tokens_per_s, extrapolation.parameters, *ret_report);
+        return DPT_OK;
+    }
+    DPT_TRY(check_cases(err));
+    struct session session = {.report = json_pack("{s:s,s:[]}", "bench", "train", "runs"),
+                              .many = args.batches.n > 1 || precisions.n > 1};
+    session.runs = json_object_get(session.report, "runs");
+    enum dpt_status status = DPT_OK;
+    for (int i = 0; status == DPT_OK && i < precisions.n; i++)
+        status = run_precision(&session, precisions.name[i], err);
+    if (status == DPT_OK && session.many)
+        train_report_print_table(session.runs);
+    *ret_report = json_incref(session.many ? session.report : json_array_get(session.runs, 0));
+    if (status == DPT_OK)
+        extrapolate_runs(session.runs, *ret_report);
+    json_decref(session.report);
     return status;
 }
 

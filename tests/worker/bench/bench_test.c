@@ -1,5 +1,6 @@
 /* Parts that benches share: options, exit codes, processes that wait for each other. */
 #include "worker/bench/bench.h"
+#include "worker/bench/child.h"
 #include "worker/bench/chips.h"
 
 #include <setjmp.h>
@@ -8,6 +9,7 @@
 
 #include <cmocka.h>
 #include <math.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -160,13 +162,77 @@ static void one_that_does_not_come(void **state)
         fail_msg("'%s' does not say who is missing", err.text);
 }
 
+/* ---- parts in a process of their own ---- */
+
+static int here; /* of this process */
+
+static enum dpt_status change_and_measure(const void *ctx, json_t **ret, struct dpt_err *err)
+{
+    (void)err;
+    here = 1;
+    *ret = json_pack("{s:i}", "figure", *(const int *)ctx);
+    return DPT_OK;
+}
+
+static enum dpt_status fail_as_asked(const void *ctx, json_t **ret, struct dpt_err *err)
+{
+    (void)ret;
+    return dpt_fail(err, *(const enum dpt_status *)ctx, "it \xff failed"); /* no UTF-8 */
+}
+
+static enum dpt_status end_by_signal(const void *ctx, json_t **ret, struct dpt_err *err)
+{
+    (void)ret;
+    (void)raise(*(const int *)ctx);
+    return dpt_fail(err, DPT_ECORRUPT, "not reached");
+}
+
+static void parts_run_in_a_process_of_their_own(void **state)
+{
+    (void)state;
+    const int figure = 42;
+    json_t *found = NULL;
+    struct dpt_err err;
+    assert_int_equal(dpt_bench_in_child(change_and_measure, &figure, &found, &err), DPT_OK);
+    assert_int_equal(json_integer_value(json_object_get(found, "figure")), figure);
+    assert_int_equal(here, 0);
+    json_decref(found);
+    const enum dpt_status status = DPT_ECONFIG;
+    assert_int_equal(dpt_bench_in_child(fail_as_asked, &status, &found, &err), DPT_ECONFIG);
+    assert_string_equal(err.text, "it ? failed");
+    assert_false(dpt_bench_is_oom(&err));
+}
+
+static void killed_part_had_too_little_memory(void **state)
+{
+    (void)state;
+    const int killed = SIGKILL, ended = SIGTERM;
+    json_t *found = NULL;
+    struct dpt_err err;
+    assert_int_equal(dpt_bench_in_child(end_by_signal, &killed, &found, &err), DPT_ENOMEM);
+    assert_non_null(strstr(err.text, "signal 9"));
+    assert_true(dpt_bench_is_oom(&err));
+    assert_int_equal(dpt_bench_in_child(end_by_signal, &ended, &found, &err), DPT_EABORTED);
+    assert_non_null(strstr(err.text, "signal 15"));
+    assert_false(dpt_bench_is_oom(&err));
+    assert_null(found);
+    (void)dpt_fail(&err, DPT_EREFUSED, "too little memory: …");
+    assert_true(dpt_bench_is_oom(&err));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_of_numbers), cmocka_unit_test(real_numbers),
-        cmocka_unit_test(precisions),       cmocka_unit_test(names_in_lists),
-        cmocka_unit_test(exit_codes),       cmocka_unit_test(peaks_of_chips),
-        cmocka_unit_test(processes_meet),   cmocka_unit_test(one_that_does_not_come),
+        cmocka_unit_test(lists_of_numbers),
+        cmocka_unit_test(real_numbers),
+        cmocka_unit_test(precisions),
+        cmocka_unit_test(names_in_lists),
+        cmocka_unit_test(exit_codes),
+        cmocka_unit_test(peaks_of_chips),
+        cmocka_unit_test(processes_meet),
+        cmocka_unit_test(one_that_does_not_come),
+        cmocka_unit_test(parts_run_in_a_process_of_their_own),
+        cmocka_unit_test(killed_part_had_too_little_memory),
     };
     return cmocka_run_group_tests_name("bench", tests, NULL, NULL);
 }
