@@ -39,7 +39,7 @@ enum { DPT_CONFIG_STEPS_MAX = 16 };
 struct dpt_config_steps {
     int64_t n, step[DPT_CONFIG_STEPS_MAX];
 };
-enum dpt_reduction { DPT_REDUCTION_CANONICAL, DPT_REDUCTION_FAST };
+enum dpt_reduction { DPT_REDUCTION_CANONICAL, DPT_REDUCTION_FAST, DPT_REDUCTION_RING };
 enum dpt_divergence { DPT_DIVERGENCE_STOP, DPT_DIVERGENCE_SKIP, DPT_DIVERGENCE_CONTINUE };
 enum dpt_accumulate { DPT_ACCUMULATE_AUTO, DPT_ACCUMULATE_LOCAL, DPT_ACCUMULATE_REDUCE };
 enum dpt_data_kind {

@@ -82,8 +82,33 @@ static enum dpt_status check_prefetch(const struct dpt_config_load *load, struct
     return DPT_OK;
 }
 
-/* train.reduction: fast has no fixed order of addition. Only a strategy whose ranks add their own
- * slots supports it. */
+/* The word of train.reduction that leaves the order of addition open. */
+static const char *open_reduction(const struct dpt_config *c)
+{
+    return c->train.reduction == DPT_REDUCTION_RING ? "ring" : "fast";
+}
+
+/* A ring gives every rank the whole sum, through the hosts' memory. */
+static enum dpt_status check_ring(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(c);
+    if (traits.by_ring && traits.state != DPT_STATE_REPLICATED)
+        return dpt_refuse_both(
+            load, "train.reduction", "strategy.name", err,
+            "train.reduction ring gives the whole gradient to every rank, and strategy.name %s "
+            "keeps shards of it; write ddp there, or fast here",
+            c->strategy.name);
+    if (traits.by_ring && c->cluster.device == DPT_DEVICE_CUDA)
+        return dpt_refuse_both(
+            load, "train.reduction", "cluster.device", err,
+            "train.reduction ring goes through the hosts' memory, and with cluster.device cuda "
+            "NCCL chooses rings or trees itself; write fast here, or cpu there");
+    return DPT_OK;
+}
+
+/* train.reduction fast and ring have no fixed order of addition. Only a strategy whose ranks add
+ * their own slots supports them. */
 static enum dpt_status check_reduction(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -93,21 +118,22 @@ static enum dpt_status check_reduction(const struct dpt_config_load *load, struc
     if (!traits.takes_open_order || traits.shadow)
         return dpt_refuse_both(
             load, "train.reduction", "strategy.name", err,
-            "train.reduction fast is not supported with strategy.name %s%s: every slot's gradient "
+            "train.reduction %s is not supported with strategy.name %s%s: every slot's gradient "
             "is sent to its owners at once; write canonical",
-            c->strategy.name, traits.takes_open_order ? " and shadows" : "");
+            open_reduction(c), c->strategy.name, traits.takes_open_order ? " and shadows" : "");
     if (c->train.accumulate == DPT_ACCUMULATE_REDUCE)
         return dpt_refuse_both(
             load, "train.accumulate", "train.reduction", err,
-            "train.accumulate reduce is an order of addition, and train.reduction fast leaves it "
-            "open; write auto, or reduction canonical");
+            "train.accumulate reduce is an order of addition, and train.reduction %s leaves it "
+            "open; write auto, or reduction canonical",
+            open_reduction(c));
     if (c->train.lanes != DPT_AUTO)
         return dpt_refuse_both(
             load, "train.lanes", "train.reduction", err,
-            "train.lanes (%d) are sums of the canonical order, and train.reduction fast has one a "
+            "train.lanes (%d) are sums of the canonical order, and train.reduction %s has one a "
             "rank; write auto, or reduction canonical",
-            c->train.lanes);
-    return DPT_OK;
+            c->train.lanes, open_reduction(c));
+    return check_ring(load, err);
 }
 
 /* With compression the gradient of each slot (`reduce`) or of each lane (`local`) is rounded, in
@@ -143,8 +169,9 @@ static enum dpt_status check_compression(const struct dpt_config_load *load, str
     if (traits.order_open)
         return dpt_refuse_both(
             load, "strategy.compression", "train.reduction", err,
-            "strategy.compression rounds in a fixed order, which train.reduction fast gives up; "
-            "write canonical there, or none here");
+            "strategy.compression rounds in a fixed order, which train.reduction %s gives up; "
+            "write canonical there, or none here",
+            open_reduction(c));
     const int slots = dpt_config_slots(c), lanes = dpt_config_lanes(c);
     if (traits.by_node)
         return dpt_refuse_both(

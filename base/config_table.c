@@ -274,9 +274,11 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "with on_divergence: skip, most steps in a row that are left out; one more ends the "
              "run"},
     {KEY(CHOICE, train.reduction), TRAJECTORY, .def = "canonical",
-     WORDS({"canonical", DPT_REDUCTION_CANONICAL}, {"fast", DPT_REDUCTION_FAST}),
+     WORDS({"canonical", DPT_REDUCTION_CANONICAL}, {"fast", DPT_REDUCTION_FAST},
+           {"ring", DPT_REDUCTION_RING}),
      .help = "canonical: gradients are added in one fixed order; fast: in the order that is "
-             "fastest in the present world, so that the bits of the weights depend on the world"},
+             "fastest in the present world, so that the bits of the weights depend on the world; "
+             "ring: as fast, but each rank sends to the next one only (ddp on CPUs)"},
     {KEY(CHOICE, train.accumulate), TRAJECTORY, .def = "auto",
      WORDS({"auto", DPT_ACCUMULATE_AUTO}, {"local", DPT_ACCUMULATE_LOCAL},
            {"reduce", DPT_ACCUMULATE_REDUCE}),
@@ -284,8 +286,8 @@ const struct dpt_key dpt_config_keys[] = {
              "(reduce); auto: the strategy's"},
     {KEY(INT, train.lanes), TRAJECTORY, .def = "auto", FROM_TO(1, 4096), .flags = AUTO,
      .help = "partial sums of a step under accumulate: local, and the largest world there (under "
-             "reduce it is one rank a slot); auto: min(slots, 16), or with reduction: fast one a "
-             "rank"},
+             "reduce it is one rank a slot); auto: min(slots, 16), or with reduction: fast or ring "
+             "one a rank"},
     {KEY(CHOICE, train.activation_checkpointing), RUN, .def = "none",
      WORDS({"none", DPT_ACTIVATION_CHECKPOINTING_NONE},
            {"full", DPT_ACTIVATION_CHECKPOINTING_FULL},

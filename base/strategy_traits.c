@@ -63,7 +63,8 @@ static enum dpt_accumulate order_of(const struct dpt_config *config, const struc
 {
     if (config->train.accumulate != DPT_ACCUMULATE_AUTO)
         return config->train.accumulate;
-    return config->train.reduction == DPT_REDUCTION_FAST ? DPT_ACCUMULATE_LOCAL : row->by_default;
+    return config->train.reduction != DPT_REDUCTION_CANONICAL ? DPT_ACCUMULATE_LOCAL
+                                                              : row->by_default;
 }
 
 static const enum dpt_precision wires[] = {[DPT_COMPRESSION_NONE] = DPT_PRECISION_FP32,
@@ -77,24 +78,25 @@ struct dpt_strategy_traits dpt_strategy_traits(const struct dpt_config *config)
     const enum dpt_accumulate order = order_of(config, row);
     const bool local = order == DPT_ACCUMULATE_LOCAL,
                replicated = row->state == DPT_STATE_REPLICATED;
-    struct dpt_strategy_traits t = {.known = found != NULL,
-                                    .state = row->state,
-                                    .weights = row->weights,
-                                    .order = order,
-                                    .buckets = row->bucket,
-                                    .by_node = row->state == DPT_STATE_PER_NODE && local,
-                                    .shadow = config->strategy.redundancy == DPT_REDUNDANCY_SHADOW,
-                                    .order_open = config->train.reduction == DPT_REDUCTION_FAST,
-                                    .powersgd =
-                                        config->strategy.compression == DPT_COMPRESSION_POWERSGD,
-                                    .wire = wires[config->strategy.compression],
-                                    .on_device = config->cluster.device == DPT_DEVICE_CUDA &&
-                                                 config->strategy.offload == DPT_OFFLOAD_NONE,
-                                    .takes_sharding = row->sharding != NO,
-                                    .takes_no_overlap = !row->variant || !row->bucket.announced,
-                                    .takes_open_order = row->lanes,
-                                    .takes_16_bits = !row->variant,
-                                    .takes_powersgd = row->takes_powersgd};
+    struct dpt_strategy_traits t = {
+        .known = found != NULL,
+        .state = row->state,
+        .weights = row->weights,
+        .order = order,
+        .buckets = row->bucket,
+        .by_node = row->state == DPT_STATE_PER_NODE && local,
+        .shadow = config->strategy.redundancy == DPT_REDUNDANCY_SHADOW,
+        .order_open = config->train.reduction != DPT_REDUCTION_CANONICAL,
+        .by_ring = config->train.reduction == DPT_REDUCTION_RING,
+        .powersgd = config->strategy.compression == DPT_COMPRESSION_POWERSGD,
+        .wire = wires[config->strategy.compression],
+        .on_device = config->cluster.device == DPT_DEVICE_CUDA &&
+                     config->strategy.offload == DPT_OFFLOAD_NONE,
+        .takes_sharding = row->sharding != NO,
+        .takes_no_overlap = !row->variant || !row->bucket.announced,
+        .takes_open_order = row->lanes,
+        .takes_16_bits = !row->variant,
+        .takes_powersgd = row->takes_powersgd};
     t.lane_per_rank = t.order_open || t.powersgd;
     t.by_nccl = t.on_device && config->cluster.backend == DPT_BACKEND_NCCL;
     /* The holder of a shadow needs each sum exactly as the owner of the shard makes it. */

@@ -48,7 +48,8 @@ struct dpt_strategy_traits {
     struct dpt_bucket_traits buckets;
     bool by_node;       /* each node adds its lanes; nodes exchange their sums once per step */
     bool shadow;        /* a rank of another node keeps a copy of each shard and applies the step */
-    bool order_open;    /* train.reduction: fast */
+    bool order_open;    /* train.reduction: fast, ring */
+    bool by_ring;       /* train.reduction: ring */
     bool powersgd;      /* gradients are approximated by matrices of low rank */
     bool lane_per_rank; /* a world has one lane per rank; else the config's lanes */
     /* The precision that gradients are rounded to, and sent in between hosts: FP32 (no rounding),
@@ -62,7 +63,7 @@ struct dpt_strategy_traits {
     /* Settings that the strategy supports, for the config's checks. */
     bool takes_sharding;   /* strategy.sharding */
     bool takes_no_overlap; /* strategy.overlap: false */
-    bool takes_open_order; /* train.reduction: fast */
+    bool takes_open_order; /* train.reduction: fast, ring */
     bool takes_16_bits;    /* strategy.compression bf16 and fp16 */
     bool takes_powersgd;
     bool takes_device;       /* state on a GPU */

@@ -83,7 +83,11 @@ static void refused_combinations(void **state)
          "open; write auto, or reduction canonical"},
         {"train={reduction: fast, lanes: 4}",
          "train.lanes (4) are sums of the canonical order, and train.reduction fast has one a "
-         "rank; write auto, or reduction canonical"}};
+         "rank; write auto, or reduction canonical"},
+        {"train={reduction: ring}", NULL},
+        {"train={reduction: ring, accumulate: reduce}",
+         "train.accumulate reduce is an order of addition, and train.reduction ring leaves it "
+         "open; write auto, or reduction canonical"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config c;
         char line[DPT_ERR_TEXT_BYTES];
@@ -95,6 +99,39 @@ static void refused_combinations(void **state)
         (void)snprintf(line, sizeof line, "--set %s: %s", cases[i].set, cases[i].error);
         assert_int_equal(status, DPT_ECONFIG);
         assert_string_equal(err.text, line);
+    }
+}
+
+/* A ring reduces the whole gradient in the hosts' memory. */
+static void rings_of_replicated_states(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *yaml, *error;
+    } cases[] = {
+        {"strategy: {name: ddp}", NULL},
+        {"strategy: {name: bucket_async}", NULL},
+        {"strategy: {name: fsdp, sharding: no_shard}", NULL},
+        {"strategy: {name: zero1}",
+         "train.reduction ring gives the whole gradient to every rank, and strategy.name zero1 "
+         "keeps shards of it; write ddp there, or fast here"},
+        {"strategy: {name: zero2}",
+         "train.reduction ring is not supported with strategy.name zero2: every slot's gradient is "
+         "sent to its owners at once; write canonical"},
+        {"strategy: {compression: bf16}",
+         "strategy.compression rounds in a fixed order, which train.reduction ring gives up; write "
+         "canonical there, or none here"},
+        {"cluster: {device: cuda}",
+         "train.reduction ring goes through the hosts' memory, and with cluster.device cuda NCCL "
+         "chooses rings or trees itself; write fast here, or cpu there"}};
+    static const char *const set[] = {"train.reduction=ring"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_config c;
+        const enum dpt_status status =
+            dpt_config_load_text(cases[i].yaml, "c.yaml", set, 1, &c, &err);
+        assert_int_equal(status, cases[i].error ? DPT_ECONFIG : DPT_OK);
+        if (cases[i].error && !strstr(err.text, cases[i].error))
+            fail_msg("%s: %s", cases[i].yaml, err.text);
     }
 }
 
@@ -302,6 +339,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(copies_need_other_nodes),
                                        cmocka_unit_test(refused_combinations),
+                                       cmocka_unit_test(rings_of_replicated_states),
                                        cmocka_unit_test(tf32_where_there_is_a_gpu),
                                        cmocka_unit_test(state_on_a_gpu),
                                        cmocka_unit_test(prefetch_where_it_can_be),

@@ -126,6 +126,13 @@ static void keys_change_what_follows(void **state)
     c.train.reduction = DPT_REDUCTION_FAST;
     assert_int_equal(dpt_strategy_traits(&c).order, DPT_ACCUMULATE_LOCAL);
     assert_true(dpt_strategy_traits(&c).lane_per_rank);
+    assert_false(dpt_strategy_traits(&c).by_ring);
+    c.train.reduction = DPT_REDUCTION_RING;
+    assert_int_equal(dpt_strategy_traits(&c).order, DPT_ACCUMULATE_LOCAL);
+    assert_true(dpt_strategy_traits(&c).order_open);
+    assert_true(dpt_strategy_traits(&c).lane_per_rank);
+    assert_true(dpt_strategy_traits(&c).by_ring);
+    c.train.reduction = DPT_REDUCTION_FAST;
     c.cluster.device = DPT_DEVICE_CUDA;
     assert_true(dpt_strategy_traits(&c).on_device);
     c.strategy.offload = DPT_OFFLOAD_OPTIMIZER;

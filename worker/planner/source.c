@@ -221,7 +221,7 @@ enum dpt_status dpt_source_load(const struct dpt_source *source,
     (void)snprintf(nnodes, sizeof nnodes, "cluster.nnodes=%d", shape.machines);
     (void)snprintf(batch, sizeof batch, "train.global_batch=%d",
                    ranks * source->written.train.micro_batch);
-    if (source->written.train.reduction == DPT_REDUCTION_FAST)
+    if (source->written.train.reduction != DPT_REDUCTION_CANONICAL)
         (void)snprintf(lanes, sizeof lanes, "train.lanes=auto"); /* a lane a rank by itself */
     else
         (void)snprintf(lanes, sizeof lanes, "train.lanes=%d", ranks);

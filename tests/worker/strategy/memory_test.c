@@ -112,6 +112,31 @@ static void test_formula_with_accumulate_local(void **state)
     }
 }
 
+/* A ring has staging for the parts that are under way, within a host and between hosts. */
+static void test_formula_of_a_ring(void **state)
+{
+    (void)state;
+    struct scene s;
+    open_scene(&s, &variants[0], DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 1500, RANKS_MAX);
+    s.config.train.reduction = DPT_REDUCTION_RING;
+    for (int i = 0; i < WORLDS; i++) {
+        struct place place;
+        make_place(&s, i, &place);
+        place.world.lanes = place.world.size;
+        (void)snprintf(s.what, sizeof s.what, "ring, world %d", i);
+        for (int rank = 0; rank < place.world.size; rank++) {
+            struct part p;
+            open_part(&s, &p);
+            enter_world(&p, &place, rank);
+            check_tags(&s, &p, &place, rank);
+            check_bound(&s, &place, rank);
+            dpt_strategy_end_generation(p.strategy);
+            close_part(&p);
+        }
+    }
+    dpt_model_destroy(&s.model);
+}
+
 /* Worlds follow each other: memory of one that the next does not need is freed. (Whole lane buffers
  * are kept: lane_buffers.c says why.) */
 static void test_worlds_in_turn(void **state)
@@ -184,6 +209,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formula_with_accumulate_reduce),
         cmocka_unit_test(test_formula_with_accumulate_local),
+        cmocka_unit_test(test_formula_of_a_ring),
         cmocka_unit_test(test_worlds_in_turn),
         cmocka_unit_test(test_bound_of_124m),
     };

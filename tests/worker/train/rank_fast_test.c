@@ -1,6 +1,6 @@
-/* train.reduction fast: each world adds in its own order, so the bits depend on the world. The
- * other promises hold: ranks have the same bits, strategies with one order agree, a loss costs no
- * step. */
+/* train.reduction fast and ring: each world adds in its own order, so the bits depend on the world.
+ * The other promises hold: ranks have the same bits, strategies with one order agree, a loss costs
+ * no step. */
 #include "tests/worker/train/rank_rig.h"
 
 #include <setjmp.h>
@@ -81,14 +81,34 @@ static void strategies_that_add_alike_agree(void **state)
     }
 }
 
-static void a_loss_costs_no_step(void **state)
+/* Two ranks have one order of addition, up to its direction: there a ring has the bits of the
+ * direct exchange. With more ranks it has others. */
+static void a_ring_has_an_order_of_its_own(void **state)
 {
     (void)state;
+    const double expected = canonical_loss(STEPS);
+    struct dpt_config config = make_fast_config(STEPS);
+    char fast[64], ring[64], name[32];
+    for (int world = 1; world <= WORLDS; world++) {
+        (void)snprintf(name, sizeof name, "order-%d", world);
+        config.train.reduction = DPT_REDUCTION_FAST;
+        rig_undisturbed(&config, name, world, false, fast);
+        (void)snprintf(name, sizeof name, "ring-%d", world);
+        config.train.reduction = DPT_REDUCTION_RING;
+        rig_undisturbed(&config, name, world, world > 2, ring);
+        near(name, expected);
+        assert_int_equal(strcmp(fast, ring) == 0, world <= 2);
+    }
+}
+
+static void a_loss_costs_no_step(enum dpt_reduction reduction, const char *name)
+{
     enum { LONG_STEPS = 60 };
     const double expected = canonical_loss(LONG_STEPS);
-    const struct dpt_config config = make_fast_config(LONG_STEPS);
+    struct dpt_config config = make_fast_config(LONG_STEPS);
+    config.train.reduction = reduction;
     char dir[128];
-    struct director *d = rig_begin(&config, "fast-killed", dir);
+    struct director *d = rig_begin(&config, name, dir);
     (void)director_start(d, 0);
     (void)director_start(d, 0);
     const int dies = director_start(d, 1), joiner = director_start(d, 0);
@@ -103,7 +123,19 @@ static void a_loss_costs_no_step(void **state)
     (void)director_finish(d);
     assert_int_equal(director_steps_lost(d), 0);
     director_destroy(&d);
-    near("fast-killed", expected);
+    near(name, expected);
+}
+
+static void a_loss_costs_no_step_of_fast(void **state)
+{
+    (void)state;
+    a_loss_costs_no_step(DPT_REDUCTION_FAST, "fast-killed");
+}
+
+static void a_loss_costs_no_step_of_a_ring(void **state)
+{
+    (void)state;
+    a_loss_costs_no_step(DPT_REDUCTION_RING, "ring-killed");
 }
 
 int main(void)
@@ -111,7 +143,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_world_is_near_the_canonical_curve),
         cmocka_unit_test(strategies_that_add_alike_agree),
-        cmocka_unit_test(a_loss_costs_no_step),
+        cmocka_unit_test(a_ring_has_an_order_of_its_own),
+        cmocka_unit_test(a_loss_costs_no_step_of_fast),
+        cmocka_unit_test(a_loss_costs_no_step_of_a_ring),
     };
     return cmocka_run_group_tests_name("rank_fast", tests, rig_setup, rig_teardown);
 }

@@ -8,6 +8,7 @@
 #include "worker/strategy/memory/memory_list.h"
 #include "worker/strategy/reduce/host_chunks.h"
 #include "worker/strategy/reduce/model_buckets.h"
+#include "worker/strategy/reduce/ring_reducer.h"
 #include "worker/strategy/state/packed_weights.h"
 #include "worker/strategy/strategy.h"
 #include "worker/trace/recorder.h"
@@ -68,11 +69,12 @@ static void add_held(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
         ret[list.item[i].tag] += list.item[i].n * (int64_t)list.item[i].bytes;
 }
 
-/* The registered memory of a reducer of sums of lanes between hosts. */
+/* The registered memory of a reducer of sums of lanes, by a ring or between hosts. */
 static int64_t reducer_bytes(const struct memory *m)
 {
     const struct dpt_strategy_traits *traits = &m->part.traits;
-    if (traits->route != DPT_GRADIENT_LANES || !m->part.by_host)
+    const bool ring = traits->by_ring && m->n > 1;
+    if (traits->route != DPT_GRADIENT_LANES || !(m->part.by_host || ring))
         return 0;
     const struct dpt_host_reducer_spec spec = {
         .of = {.buckets = m->buckets.bucket,
@@ -82,6 +84,12 @@ static int64_t reducer_bytes(const struct memory *m)
                .rank = m->part.rank,
                .wire = dpt_dtype_of(traits->wire),
                .shards = traits->state != DPT_STATE_REPLICATED}};
+    if (ring) {
+        size_t staging;
+        struct dpt_err err;
+        DPT_ASSERT(dpt_ring_reducer_bytes(&spec.of, &staging, &err) == DPT_OK);
+        return (int64_t)staging;
+    }
     const struct dpt_host_reducer_memory bytes = dpt_host_reducer_memory(&spec);
     return DPT_HOST_REDUCER_STAGINGS * (int64_t)bytes.staging + (int64_t)bytes.narrow;
 }

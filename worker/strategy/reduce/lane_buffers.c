@@ -1,6 +1,7 @@
 /* The lane buffers of a rank, and the reducer of a generation over them (strategy_internal.h). The
  * place of the buffers decides which reducer a generation uses. */
 #include "worker/strategy/reduce/nccl_reducer.h"
+#include "worker/strategy/reduce/ring_reducer.h"
 #include "worker/strategy/reduce/staged_reducer.h"
 #include "worker/strategy/strategy_internal.h"
 
@@ -85,6 +86,11 @@ static enum dpt_status make_reducer(struct dpt_strategy *s, struct dpt_err *err)
                                                .ops = dpt_device_ops(s->env.device),
                                                .listener = s->env.listener,
                                                .buffers = l->registered};
+    if (s->traits.by_ring && world->size > 1)
+        return dpt_ring_reducer_create(
+            &(struct dpt_ring_reducer_spec){
+                .of = of, .ops = host.ops, .listener = host.listener, .buffer = l->registered[0]},
+            &l->reducer, err);
     if (!s->traits.on_device || world->size == 1)
         return dpt_host_reducer_create(&host, &l->reducer, err);
     struct dpt_range cover[DPT_COVER_MAX];

@@ -1,6 +1,7 @@
 /* Adds the sums of lanes of all ranks to the gradient of the step, bucket by bucket, beside the
  * computation. One interface, with these implementations:
  *   host_reducer.h    in the hosts' memory: shared memory and sockets
+ *   ring_reducer.h    in the hosts' memory, from each rank to the next one
  *   nccl_reducer.h    from GPU to GPU
  *   staged_reducer.h  from GPUs through the hosts' memory
  *   powersgd.h        approximated by matrices of low rank

@@ -177,8 +177,10 @@ static void log_plan(const struct dpt_rank *r)
                 (long long)r->config->strategy.powersgd_start_step);
     if (dpt_strategy_traits(r->config).order_open && r->gen.rank == 0)
         dpt_log(DPT_LOG_WARN,
-                "train.reduction is fast: gradients are added in the order that is quickest among "
-                "%d ranks; weights_hash is this cluster's, not the config's",
+                "train.reduction is %s: gradients are added in the order %s %d ranks; weights_hash "
+                "is this cluster's, not the config's",
+                dpt_strategy_traits(r->config).by_ring ? "ring" : "fast",
+                dpt_strategy_traits(r->config).by_ring ? "of a ring of" : "that is quickest among",
                 r->gen.world_size);
     rank_warn_of_unverified(r);
 }
