@@ -46,7 +46,7 @@ bool allreduce_team_start(struct allreduce_team *team, int n, allreduce_body bod
     *team = (struct allreduce_team){.n = 0};
     for (int rank = 0; rank < n; rank++)
         if (!start_one(team, rank, body, ctx)) {
-            (void)fprintf(stderr, "dpt-bench allreduce: start a process: %s\n", strerror(errno));
+            (void)fprintf(stderr, "dpt-bench: start a process: %s\n", strerror(errno));
             return false;
         }
     return true;
