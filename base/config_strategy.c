@@ -34,6 +34,17 @@ static enum dpt_status check_redundancy(const struct dpt_config_load *load, stru
     const struct dpt_config *c = &load->config;
     const struct dpt_strategy_traits traits = dpt_strategy_traits(c);
     const bool hybrid = traits.state == DPT_STATE_PER_NODE, shadow = traits.shadow;
+    if (shadow && traits.state == DPT_STATE_FIRST)
+        return dpt_refuse_both(load, "strategy.redundancy", "strategy.name", err,
+                               "strategy.redundancy shadow keeps a second copy of shards, but with "
+                               "dp one rank holds the whole state; write none, or strategy.name "
+                               "ddp");
+    if (traits.state == DPT_STATE_FIRST && c->cluster.nnodes_max > 1)
+        return dpt_refuse_both(load, "strategy.name", "cluster.nnodes", err,
+                               "strategy.name dp is data parallelism within one machine, as "
+                               "torch.nn.DataParallel, but cluster.nnodes is up to %d; write "
+                               "nnodes 1 with gpus_per_node, or strategy.name ddp",
+                               c->cluster.nnodes_max);
     if (shadow && traits.state != DPT_STATE_SHARDED)
         return dpt_refuse_both(load, "strategy.redundancy", "strategy.name", err,
                                "strategy.redundancy shadow keeps a second copy of shards, but with "

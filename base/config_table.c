@@ -370,9 +370,10 @@ const struct dpt_key dpt_config_keys[] = {
 
     {KEY(CHOICE_TEXT, strategy.name), RUN, .def = "ddp",
      WORDS({"ddp", 0}, {"simple", 0}, {"simple_ga", 0}, {"hook", 0}, {"async", 0},
-           {"bucket_async", 0}, {"zero1", 0}, {"zero2", 0}, {"zero3", 0}, {"fsdp", 0}),
+           {"bucket_async", 0}, {"dp", 0}, {"zero1", 0}, {"zero2", 0}, {"zero3", 0}, {"fsdp", 0}),
      .help = "how the state is divided and gradients are reduced; simple, simple_ga, hook, async "
-             "and bucket_async are slower forms of ddp to learn from (docs/strategies.md)"},
+             "and bucket_async are slower forms of ddp to learn from, and dp keeps the state on "
+             "one rank, as torch.nn.DataParallel does (docs/strategies.md)"},
     {KEY(DOUBLE, strategy.bucket_mib), RUN, .def = "25", FROM_TO(0, 16384),
      .flags = DPT_KEY_OPEN_MIN,
      .help = "size of the buckets in which gradients are reduced (ddp, bucket_async)"},

@@ -45,7 +45,7 @@ struct dpt_shard dpt_shards_missing(const struct dpt_shard *shards, int n)
     for (int i = 0; i < n; i++) {
         const int of = shards[i].of;
         int found = 0, missing = -1;
-        if (of == 0 || of_is_among(shards, i, of))
+        if (of == 0 || dpt_shard_is_empty(shards[i]) || of_is_among(shards, i, of))
             continue;
         for (int index = of - 1; index >= 0; index--)
             if (dpt_shard_is_among(shards, n, (struct dpt_shard){index, of}))
@@ -59,5 +59,6 @@ struct dpt_shard dpt_shards_missing(const struct dpt_shard *shards, int n)
             best_found = found;
         }
     }
-    return best;
+    const bool only_empty = best.of == 0 && dpt_shard_is_among(shards, n, DPT_SHARD_EMPTY);
+    return only_empty ? (struct dpt_shard){0, 1} : best;
 }

@@ -6,8 +6,14 @@
 #include <stdbool.h>
 
 struct dpt_shard {
-    int index, of; /* `of` 1: the whole state; `of` 0: nothing */
+    int index, of; /* `of` 1: the whole state; `of` 0: no shard; see also DPT_SHARD_EMPTY */
 };
+
+/* The shard without elements, of a rank that trains while another rank holds the whole state. It is
+ * not the same as no shard: a report without shards means the whole state. `of` is larger than any
+ * world. */
+enum { DPT_SHARD_EMPTY_INDEX = 1024, DPT_SHARD_EMPTY_OF = 1025 };
+#define DPT_SHARD_EMPTY ((struct dpt_shard){DPT_SHARD_EMPTY_INDEX, DPT_SHARD_EMPTY_OF})
 
 static inline bool dpt_shard_is_none(struct dpt_shard shard)
 {
@@ -17,6 +23,11 @@ static inline bool dpt_shard_is_none(struct dpt_shard shard)
 static inline bool dpt_shard_equal(struct dpt_shard a, struct dpt_shard b)
 {
     return a.of == b.of && a.index == b.index;
+}
+
+static inline bool dpt_shard_is_empty(struct dpt_shard shard)
+{
+    return dpt_shard_equal(shard, DPT_SHARD_EMPTY);
 }
 
 bool dpt_shard_is_among(const struct dpt_shard *shards, int n, struct dpt_shard wanted);
@@ -29,8 +40,8 @@ int dpt_shards_whole(const struct dpt_shard *shards, int n);
 bool dpt_shards_cover(const struct dpt_shard *shards, int n);
 
 /* For messages: a shard that is missing for a whole state. Of the division of which `shards` has
- * the largest part, it is the missing shard with the lowest index. `of` 0: no shard is missing, or
- * `shards` has none. */
+ * the largest part, it is the missing shard with the lowest index; of empty shards alone, the whole
+ * state. `of` 0: no shard is missing, or `shards` has none. */
 struct dpt_shard dpt_shards_missing(const struct dpt_shard *shards, int n);
 
 #endif

@@ -21,6 +21,7 @@ struct row {
 #define REPLICATED .state = DPT_STATE_REPLICATED, .weights = DPT_WEIGHTS_HELD
 #define SHARDED(w) .state = DPT_STATE_SHARDED, .weights = DPT_WEIGHTS_##w
 #define PER_NODE   .state = DPT_STATE_PER_NODE, .weights = DPT_WEIGHTS_UNITS
+#define FIRST      .state = DPT_STATE_FIRST, .weights = DPT_WEIGHTS_ONCE
 #define LOCAL      .by_default = DPT_ACCUMULATE_LOCAL
 #define REDUCE     .by_default = DPT_ACCUMULATE_REDUCE
 #define LIKE_DDP   .bucket = {.small_first = true, .announced = true}
@@ -38,6 +39,7 @@ static const struct row rows[] = {
      .bucket = {.tensors = true, .announced = true}},
     {"bucket_async", NO, REPLICATED, LOCAL, .lanes = true, .variant = true,
      .bucket = {.announced = true}},
+    {"dp", NO, FIRST, LOCAL, LIKE_DDP},
     {"zero1", NO, SHARDED(ONCE), LOCAL, .lanes = true, LIKE_DDP},
     {"zero2", NO, SHARDED(ONCE), REDUCE, LIKE_DDP},
     {"zero3", NO, SHARDED(UNITS), REDUCE, LIKE_DDP},

@@ -9,7 +9,8 @@
 enum dpt_state_scope {
     DPT_STATE_REPLICATED, /* every rank has the whole state */
     DPT_STATE_SHARDED,    /* every rank has a shard; all ranks together have one whole state */
-    DPT_STATE_PER_NODE    /* every rank has a shard; the ranks of each node have one whole state */
+    DPT_STATE_PER_NODE,   /* every rank has a shard; the ranks of each node have one whole state */
+    DPT_STATE_FIRST       /* the rank at position 0 has the whole state; the others have none */
 };
 
 /* The weights that a rank holds. */

@@ -7,7 +7,7 @@ struct dpt_interval dpt_shard_piece(const struct dpt_grid *grid, struct dpt_shar
 {
     DPT_ASSERT(unit >= 0 && unit < grid->n_units);
     const int64_t first = grid->offset[unit];
-    if (shard.of == 0)
+    if (shard.of == 0 || dpt_shard_is_empty(shard))
         return (struct dpt_interval){first, first};
     const struct dpt_interval piece =
         dpt_layout_piece(grid->offset[unit + 1] - first, grid->block, shard.of, shard.index);

@@ -2,6 +2,8 @@
  * per message checks numbers and names. */
 #include "rendezvous/proto/check.h"
 
+#include "base/shard.h"
+
 #include <stdbool.h>
 #include <string.h>
 
@@ -196,8 +198,11 @@ static enum dpt_status check_shards(const Dpt__RankState *rank, struct dpt_err *
 {
     for (size_t i = 0; i < rank->n_shards; i++) {
         const Dpt__Shard *shard = rank->shards[i];
-        DPT_TRY(check_range(err, "of", shard->of, 1, DPT_PROTO_WORLD_MAX));
-        DPT_TRY(check_range(err, "index", shard->index, 0, (int64_t)shard->of - 1));
+        const bool empty = shard->of == DPT_SHARD_EMPTY_OF && shard->index == DPT_SHARD_EMPTY_INDEX;
+        if (!empty) {
+            DPT_TRY(check_range(err, "of", shard->of, 1, DPT_PROTO_WORLD_MAX));
+            DPT_TRY(check_range(err, "index", shard->index, 0, (int64_t)shard->of - 1));
+        }
         if (shard->pending && rank->pending_generation == 0)
             return dpt_fail(err, DPT_EPROTO, "field 'pending_generation' is missing");
     }

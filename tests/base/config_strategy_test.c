@@ -42,6 +42,21 @@ static void copies_need_other_nodes(void **state)
     }
 }
 
+/* dp is of one machine, as DataParallel is of one process. */
+static void dp_has_one_node(void **state)
+{
+    (void)state;
+    struct dpt_config c;
+    const char *const one[] = {"strategy.name=dp", "cluster.gpus_per_node=4"},
+                      *const more[] = {"strategy.name=dp", "cluster.nnodes=1:3"};
+    assert_int_equal(dpt_config_load_text("", "c.yaml", one, 2, &c, &err), DPT_OK);
+    assert_int_equal(dpt_config_load_text("", "c.yaml", more, 2, &c, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text,
+                           "strategy.name dp is data parallelism within one machine, as "
+                           "torch.nn.DataParallel, but cluster.nnodes is up to 3; write nnodes 1 "
+                           "with gpus_per_node, or strategy.name ddp"));
+}
+
 static void refused_combinations(void **state)
 {
     (void)state;
@@ -73,6 +88,9 @@ static void refused_combinations(void **state)
         {"strategy={name: async, redundancy: shadow}",
          "strategy.redundancy shadow keeps a second copy of shards, but with async every rank "
          "holds the whole state already; write none"},
+        {"strategy={name: dp, redundancy: shadow}",
+         "strategy.redundancy shadow keeps a second copy of shards, but with dp one rank holds the "
+         "whole state; write none, or strategy.name ddp"},
         {"strategy={name: async, sharding: full_shard}",
          "strategy.sharding says what fsdp shards, but strategy.name is async; write fsdp there, "
          "or null here"},
@@ -243,8 +261,9 @@ static void accumulation_by_strategy(void **state)
         enum dpt_accumulate accumulate;
     } cases[] = {{"ddp", DPT_ACCUMULATE_LOCAL},       {"simple", DPT_ACCUMULATE_REDUCE},
                  {"simple_ga", DPT_ACCUMULATE_LOCAL}, {"bucket_async", DPT_ACCUMULATE_LOCAL},
-                 {"zero1", DPT_ACCUMULATE_LOCAL},     {"zero2", DPT_ACCUMULATE_REDUCE},
-                 {"zero3", DPT_ACCUMULATE_REDUCE},    {"fsdp", DPT_ACCUMULATE_REDUCE}};
+                 {"dp", DPT_ACCUMULATE_LOCAL},        {"zero1", DPT_ACCUMULATE_LOCAL},
+                 {"zero2", DPT_ACCUMULATE_REDUCE},    {"zero3", DPT_ACCUMULATE_REDUCE},
+                 {"fsdp", DPT_ACCUMULATE_REDUCE}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         (void)snprintf(c.strategy.name, sizeof c.strategy.name, "%s", cases[i].strategy);
         assert_int_equal(dpt_strategy_traits(&c).order, cases[i].accumulate);
@@ -338,6 +357,7 @@ static void fast_where_it_gains_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(copies_need_other_nodes),
+                                       cmocka_unit_test(dp_has_one_node),
                                        cmocka_unit_test(refused_combinations),
                                        cmocka_unit_test(rings_of_replicated_states),
                                        cmocka_unit_test(tf32_where_there_is_a_gpu),

@@ -26,6 +26,22 @@ static void test_shards_cover_whole(void **state)
     assert_int_equal(dpt_shards_whole(mixed, 3), 0);
 }
 
+/* Ranks with the empty shard train for a rank that holds the whole state. */
+static void test_empty_shards(void **state)
+{
+    (void)state;
+    const struct dpt_shard together[] = {DPT_SHARD_EMPTY, {0, 1}, DPT_SHARD_EMPTY};
+    assert_int_equal(dpt_shards_whole(together, 3), 1);
+    assert_true(dpt_shard_is_none(dpt_shards_missing(together, 3)));
+    const struct dpt_shard alone[] = {DPT_SHARD_EMPTY, DPT_SHARD_EMPTY};
+    assert_false(dpt_shards_cover(alone, 2));
+    const struct dpt_shard lost = dpt_shards_missing(alone, 2);
+    assert_true(dpt_shard_equal(lost, (struct dpt_shard){0, 1}));
+    const struct dpt_shard mixed[] = {DPT_SHARD_EMPTY, {1, 2}};
+    assert_true(dpt_shard_equal(dpt_shards_missing(mixed, 2), (struct dpt_shard){0, 2}));
+    assert_false(dpt_shard_is_none(DPT_SHARD_EMPTY));
+}
+
 static void test_largest_missing_shard(void **state)
 {
     (void)state;
@@ -46,6 +62,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shards_cover_whole),
+        cmocka_unit_test(test_empty_shards),
         cmocka_unit_test(test_largest_missing_shard),
     };
     return cmocka_run_group_tests_name("base_shard", tests, NULL, NULL);

@@ -21,7 +21,12 @@ static struct dpt_config config_of(const char *name, enum dpt_sharding sharding)
 static void each_strategy_has_its_traits(void **state)
 {
     (void)state;
-    enum { R = DPT_STATE_REPLICATED, S = DPT_STATE_SHARDED, N = DPT_STATE_PER_NODE };
+    enum {
+        R = DPT_STATE_REPLICATED,
+        S = DPT_STATE_SHARDED,
+        N = DPT_STATE_PER_NODE,
+        F = DPT_STATE_FIRST
+    };
     enum { HELD = DPT_WEIGHTS_HELD, ONCE = DPT_WEIGHTS_ONCE, EACH = DPT_WEIGHTS_UNITS };
     enum { LANES = DPT_GRADIENT_LANES, UNITS = DPT_GRADIENT_UNITS, BUCKETS = DPT_GRADIENT_BUCKETS };
     enum { LOCAL = DPT_ACCUMULATE_LOCAL, REDUCE = DPT_ACCUMULATE_REDUCE };
@@ -36,6 +41,7 @@ static void each_strategy_has_its_traits(void **state)
         {"hook", DPT_SHARDING_NULL, R, HELD, LOCAL, LANES, BUCKETS},
         {"async", DPT_SHARDING_NULL, R, HELD, LOCAL, LANES, BUCKETS},
         {"bucket_async", DPT_SHARDING_NULL, R, HELD, LOCAL, LANES, BUCKETS},
+        {"dp", DPT_SHARDING_NULL, F, ONCE, LOCAL, UNITS, UNITS},
         {"zero1", DPT_SHARDING_NULL, S, ONCE, LOCAL, LANES, UNITS},
         {"zero2", DPT_SHARDING_NULL, S, ONCE, REDUCE, UNITS, UNITS},
         {"zero3", DPT_SHARDING_NULL, S, EACH, REDUCE, UNITS, UNITS},
@@ -78,6 +84,7 @@ static void strategies_refuse_settings(void **state)
         {"hook", false, false, true, false, false},
         {"async", false, false, true, false, false},
         {"bucket_async", false, false, true, false, false},
+        {"dp", false, true, false, true, false},
         {"zero1", false, true, true, true, false},
         {"zero2", false, true, false, true, false},
         {"zero3", false, true, false, true, false},

@@ -255,6 +255,28 @@ def test_steps_lost_with_the_whole_world(make_cluster, slow):
     assert f"{len(kills)}, {sum(lost)} steps lost" in a.log(), a.log_tail()
 
 
+def test_dp_loses_steps_with_its_first_rank_only(make_cluster, slow):
+    """strategy.name: dp. The loss of a rank costs no step. The loss of the rank with the state goes back to the
+    checkpoint. The weights are those of an undisturbed run of ddp."""
+    sets = {"train.steps": 300, "train.log_every": 1, "checkpoint.every_steps": 100}
+    calm = make_cluster("calm", sets=sets)
+    undisturbed = calm.start_worker("calm", nnodes=1, endpoint=False)
+    cluster = make_cluster(sets={**sets, "strategy.name": "dp"})
+    a = cluster.start_worker("a", nnodes=1, ranks=3, endpoint=False)
+    cluster.wait_step(110, 60 * slow)
+    first, second, _ = a.rank_pids()  # in the order of their starts
+    for pid in (second, first):
+        number = generation(cluster)
+        os.kill(pid, signal.SIGKILL)
+        wait_reformed(cluster, number, 3, 30 * slow)
+    assert a.wait(120 * slow) == 0 and undisturbed.wait(60 * slow) == 0, a.log_tail()
+    lost = [event["steps_lost"] for event in cluster.outputs()[0].events() if event["kind"] == "rank_lost"]
+    assert len(lost) == 2 and lost[0] == 0 < lost[1], lost
+    assert "shard 0 of 1 is lost with node" in a.log(), a.log_tail()
+    hashes = {summary["weights_hash"] for summary in cluster.summaries() + calm.summaries()}
+    assert len(hashes) == 1, hashes
+
+
 def test_crash_loop_ends_the_run(make_cluster, slow):
     """Ranks that crash again and again use up the budget: exit 4 on every node, with the first error."""
     # Ten steps between two kills give a restart back: there are seldom so many, as they are long.

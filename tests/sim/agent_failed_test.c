@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/shard.h"
 #include "tests/sim/agent_bench.h"
 
 #include <string.h>
@@ -24,6 +25,33 @@ static void test_rescue_of_a_failed_run(void **state)
     bench_rescues(b);
     assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
     assert_string_equal(b->exit_text, "the run failed: it waited 60 s for 2 nodes");
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* strategy.name: dp. Rank 0 trains for rank 1, which has the whole state and writes alone. */
+static void test_rescue_by_the_rank_with_the_state(void **state)
+{
+    struct bench *b = *state;
+    Dpt__Shard empty = DPT__SHARD__INIT, whole = DPT__SHARD__INIT, *empties[] = {&empty},
+               *wholes[] = {&whole};
+    empty.index = DPT_SHARD_EMPTY_INDEX;
+    empty.of = DPT_SHARD_EMPTY_OF;
+    whole.of = 1;
+    bench_wait_with_steps(b);
+    b->rank.n_shards = 1;
+    b->rank.shards = wholes;
+    bench_rank(b, 1, RANK(QUIESCED), 2);
+    b->rank.shards = empties;
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    bench_server(b, SERVER(FAILED), 2);
+    assert_int_equal(b->command[0], COMMAND(STANDBY));
+    assert_int_equal(b->command[1], COMMAND(RESCUE));
+    b->rank.shards = wholes;
+    b->rank.rescued_step = 3;
+    bench_rank(b, 1, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    bench_ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
     assert_int_equal(b->unsaved, 0);
 }
 
@@ -105,6 +133,7 @@ int main(void)
 #define T(test) cmocka_unit_test_setup_teardown(test, bench_open, bench_close)
     const struct CMUnitTest tests[] = {
         T(test_rescue_of_a_failed_run),
+        T(test_rescue_by_the_rank_with_the_state),
         T(test_one_signal_while_a_failed_run_is_rescued),
         T(test_two_signals_while_a_failed_run_is_rescued),
         T(test_rescue_after_a_farewell),

@@ -1,6 +1,8 @@
 /* Steps that no checkpoint has: held by living processes, or lost with dead ones. */
 #include "worker/agent/core_state.h"
 
+#include "base/shard.h"
+
 int64_t dpt_agent_saved_step(const struct dpt_agent *agent)
 {
     int64_t saved = agent->server.saved_step;
@@ -31,6 +33,16 @@ static bool holds_whole_state(const struct agent_rank *rank)
         if (state->shards[i]->of == 1 && !state->shards[i]->pending)
             return true;
     return state->n_shards == 0;
+}
+
+/* Whether another rank of this node has the whole state (strategy.name: dp). */
+static bool holds_nothing(const struct agent_rank *rank)
+{
+    const Dpt__RankState *state = &rank->report.state;
+    for (size_t i = 0; i < state->n_shards; i++)
+        if (state->shards[i]->of != DPT_SHARD_EMPTY_OF)
+            return false;
+    return state->n_shards > 0;
 }
 
 /* Whether each part that the rank holds has a second holder. The rank holds the whole state, as
@@ -86,7 +98,8 @@ bool dpt_agent_gone_is_elsewhere(const struct dpt_agent *agent)
 bool dpt_agent_is_rescuer(const struct dpt_agent *agent, uint32_t local_rank)
 {
     const int64_t step = agent->end.rescue_step;
-    if (!agent->end.rescuing || !dpt_agent_holds_step(&agent->ranks[local_rank], step))
+    if (!agent->end.rescuing || !dpt_agent_holds_step(&agent->ranks[local_rank], step) ||
+        holds_nothing(&agent->ranks[local_rank]))
         return false;
     for (uint32_t i = 0; i < local_rank; i++) {
         const struct agent_rank *lower = &agent->ranks[i];

@@ -43,8 +43,15 @@ struct dpt_partition dpt_partition_of(const struct dpt_config *config,
     return p;
 }
 
+static struct dpt_shard held_by_first(int position)
+{
+    return position == 0 ? (struct dpt_shard){0, 1} : DPT_SHARD_EMPTY;
+}
+
 struct dpt_shard dpt_partition_held(const struct dpt_partition *p, int position)
 {
+    if (p->traits.state == DPT_STATE_FIRST)
+        return held_by_first(position);
     if (p->traits.state == DPT_STATE_REPLICATED)
         return (struct dpt_shard){0, 1};
     if (p->traits.state == DPT_STATE_SHARDED)
@@ -55,9 +62,18 @@ struct dpt_shard dpt_partition_held(const struct dpt_partition *p, int position)
 
 struct dpt_shard dpt_partition_added(const struct dpt_partition *p, int position)
 {
+    if (p->traits.state == DPT_STATE_FIRST)
+        return held_by_first(position);
     return p->traits.by_node
                ? dpt_partition_held(p, position)
                : (struct dpt_shard){p->world->rank_of_position[position], p->world->size};
+}
+
+struct dpt_shard dpt_partition_largest_added(const struct dpt_partition *p)
+{
+    return p->traits.state == DPT_STATE_FIRST
+               ? (struct dpt_shard){0, 1}
+               : (struct dpt_shard){0, p->members.end - p->members.first};
 }
 
 struct dpt_shard dpt_partition_crossed(const struct dpt_partition *p, int position)
@@ -98,10 +114,10 @@ static int count_parts(struct dpt_interval piece, int64_t part_bytes)
 int dpt_partition_parts(const struct dpt_partition *p, const struct dpt_grid *ranges, int range)
 {
     const int members = p->members.end - p->members.first;
-    const struct dpt_shard largest = {0, members};
     return members == 1
                ? 1
-               : count_parts(dpt_shard_piece(ranges, largest, range), part_bytes_of(p, members));
+               : count_parts(dpt_shard_piece(ranges, dpt_partition_largest_added(p), range),
+                             part_bytes_of(p, members));
 }
 
 int dpt_partition_cross_parts(const struct dpt_partition *p, const struct dpt_grid *grid, int unit)

@@ -34,6 +34,8 @@ struct dpt_partition dpt_partition_of(const struct dpt_config *config,
 struct dpt_shard dpt_partition_held(const struct dpt_partition *p, int position);
 /* The shard of the gradient for which the rank at a position adds its members' slots. */
 struct dpt_shard dpt_partition_added(const struct dpt_partition *p, int position);
+/* The largest of these shards of the members. */
+struct dpt_shard dpt_partition_largest_added(const struct dpt_partition *p);
 /* The shard for which the rank at a position adds the sums of all nodes, where nodes exchange sums.
  * These shards are numbered in the order of the held shards, so that a rank's two shards overlap as
  * much as possible. O(world size). */

@@ -18,6 +18,7 @@ const struct dpt_plan_strategy dpt_plan_strategies[DPT_PLAN_STRATEGIES] = {
     {"hybrid_shard", "fsdp", "hybrid_shard", DPT_SHARDING_HYBRID_SHARD, false, DPT_TEXTBOOK_ZERO3},
     {"zero2+shadow", "zero2", "null", DPT_SHARDING_NULL, true, DPT_TEXTBOOK_ZERO2},
     {"full_shard+shadow", "fsdp", "full_shard", DPT_SHARDING_FULL_SHARD, true, DPT_TEXTBOOK_ZERO3},
+    {"dp", "dp", "null", DPT_SHARDING_NULL, false, DPT_TEXTBOOK_DDP},
 };
 /* clang-format on */
 
@@ -43,5 +44,6 @@ bool dpt_plan_strategy_is_listed(const struct dpt_config *config)
 bool dpt_plan_strategy_has_copies(const struct dpt_config *config, int machines)
 {
     const struct dpt_strategy_traits traits = dpt_strategy_traits(config);
-    return machines > 1 && (traits.state != DPT_STATE_SHARDED || traits.shadow);
+    const bool single = traits.state == DPT_STATE_SHARDED || traits.state == DPT_STATE_FIRST;
+    return machines > 1 && (!single || traits.shadow);
 }

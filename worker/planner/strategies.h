@@ -15,7 +15,7 @@ struct dpt_plan_strategy {
     enum dpt_textbook_stage stage;
 };
 
-enum { DPT_PLAN_STRATEGIES = 10 };
+enum { DPT_PLAN_STRATEGIES = 11 };
 extern const struct dpt_plan_strategy dpt_plan_strategies[DPT_PLAN_STRATEGIES];
 
 /* Whether the config, as written, has this strategy. */

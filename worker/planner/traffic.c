@@ -100,6 +100,15 @@ static struct dpt_traffic traffic_per_machine(const struct scene *s, int waves, 
     return ret;
 }
 
+/* dp: weights go out of position 0, and every slot's gradient of the other ranks comes in. dp has
+ * one machine. */
+static struct dpt_traffic traffic_of_first(const struct scene *s, int waves, int weight_bytes)
+{
+    const double each = (double)s->elements * (s->world->size - 1), out = each * weight_bytes,
+                 in = each * waves * F32;
+    return (struct dpt_traffic){.sent = in > out ? in : out};
+}
+
 struct dpt_traffic dpt_traffic_of(const struct dpt_config *config, const struct dpt_world *world,
                                   int64_t elements, int weight_bytes)
 {
@@ -118,6 +127,8 @@ struct dpt_traffic dpt_traffic_of(const struct dpt_config *config, const struct 
     struct dpt_traffic ret = {.sent = 0};
     if (traits.state == DPT_STATE_PER_NODE)
         return traffic_per_machine(&s, waves, weight_bytes);
+    if (traits.state == DPT_STATE_FIRST)
+        return traffic_of_first(&s, waves, weight_bytes);
     if (traits.route == DPT_GRADIENT_LANES)
         traffic_add(&ret, 1, traffic_of_lanes(&s, replicated));
     else

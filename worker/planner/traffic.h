@@ -8,7 +8,8 @@
 
 /* Upper bounds: units of zero3, full_shard and hybrid_shard count as gathered twice a wave, a
  * shadow saves no gathered weights, and PowerSGD does not count. Weights that go to all ranks go to
- * each rank of another machine. */
+ * each rank of another machine. With dp `sent` is what the rank at position 0 sends or receives,
+ * whichever is more. */
 struct dpt_traffic {
     double sent;     /* bytes of the rank that sends most */
     double crossing; /* bytes that the ranks of one machine send to other machines, at most */

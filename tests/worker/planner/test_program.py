@@ -72,6 +72,10 @@ assert rows(plan("--model", "llama3-8b", "--memory", "4GB"))["ddp"]["least_machi
 alone = rows(plan("--config", str(CONFIGS / "gpt2-124m.yaml"), "--machines", "1"))
 assert "nnodes" in alone["hybrid_shard"]["refused"] and alone["ddp"]["refused"] is None
 assert alone["ddp"]["own"] and not alone["zero1"]["own"]
+# dp is of one machine; its first rank holds what a rank of ddp holds, and the gradients of units.
+assert alone["dp"]["refused"] is None and alone["dp"]["rank_bytes"] > 0, alone["dp"]
+several = rows(plan("--config", str(CONFIGS / "gpt2-124m.yaml"), "--machines", "2", "--memory", "40GB"))
+assert "one machine" in several["dp"]["refused"] and several["dp"]["least_machines"] == 1, several["dp"]
 
 # The config's own strategy: fsdp alone is full_shard; a strategy without a row is named.
 GPT2 = ["--config", str(CONFIGS / "gpt2-124m.yaml")]

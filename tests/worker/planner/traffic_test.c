@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <cmocka.h>
 
@@ -85,6 +86,19 @@ static void test_hybrid_reduce(void **state)
                    2 * (2 * 0.5 * D + D / 4.0));
 }
 
+/* 8 slots on 4 ranks of one machine: position 0 receives the gradients of six slots. */
+static void test_dp_through_one_rank(void **state)
+{
+    (void)state;
+    static struct dpt_config config;
+    load("strategy={name: ddp}", &config);
+    (void)snprintf(config.strategy.name, sizeof config.strategy.name, "dp");
+    assert_traffic("dp", traffic_of(&config, 1, 4), 6 * D, 0);
+    assert_traffic("dp alone", traffic_of(&config, 1, 1), 0, 0);
+    config.train.global_batch = 4;
+    assert_traffic("dp, a slot a rank", traffic_of(&config, 1, 4), 3 * D, 0);
+}
+
 /* 4 lanes on 3 machines of 1 rank: the first rank has lanes 0 and 1, one sum. With 8 lanes it has
  * lanes 0 to 2, two sums. */
 static void test_several_sums_of_lanes(void **state)
@@ -125,6 +139,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_dp_through_one_rank),
         cmocka_unit_test(test_hybrid_reduce),
         cmocka_unit_test(test_several_sums_of_lanes),
         cmocka_unit_test(test_compression_inside_a_machine),

@@ -53,6 +53,8 @@ static void test_sent_by_the_table(void **state)
         {9, 7, DPT_ACCUMULATE_LOCAL, 8 * way, 4 * way, 4 * 4 * way},
         {11, 5, DPT_ACCUMULATE_LOCAL, 8.0 / 2 + 4 * (1.0 / 4 + 1.0 / 4), 4.0 / 2, 4 * 4.0 / 2},
         {13, 7, DPT_ACCUMULATE_REDUCE, 8 * way + 1, 4 * way - 1, 4 * way - 1},
+        {16, 4, DPT_ACCUMULATE_LOCAL, 8 * way, 4 * way, 4 * way},
+        {16, 7, DPT_ACCUMULATE_REDUCE, 8 * way, 4 * way, 4 * way},
     };
     for (int half = 0; half < 2; half++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -29,6 +29,7 @@ const struct variant variants[VARIANTS] = {
     {"zero1", DPT_SHARDING_NULL, 2, DPT_REDUNDANCY_SHADOW},
     {"zero2", DPT_SHARDING_NULL, 2, DPT_REDUNDANCY_SHADOW},
     {"fsdp", DPT_SHARDING_FULL_SHARD, 2, DPT_REDUNDANCY_SHADOW},
+    {"dp", DPT_SHARDING_NULL, 2, DPT_REDUNDANCY_NONE},
 };
 
 const int worlds[WORLDS][4] = {{1},    {2},          {1, 1},    {3},    {4},    {2, 2},

@@ -6,7 +6,7 @@
 #include "worker/strategy/memory/memory_formula.h"
 #include "worker/strategy/strategy.h"
 
-enum { RANKS_MAX = 8, VARIANTS = 16, WORLDS = 12, TWO_NODES_A_HOST = WORLDS - 3 };
+enum { RANKS_MAX = 8, VARIANTS = 17, WORLDS = 12, TWO_NODES_A_HOST = WORLDS - 3 };
 
 struct variant {
     const char *name;

@@ -33,6 +33,7 @@ static const struct variant variants[] = {
     {"hook", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
     {"async", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
     {"bucket_async", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
+    {"dp", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 

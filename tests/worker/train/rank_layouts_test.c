@@ -32,6 +32,8 @@ static struct dpt_config make_layout_config(const struct layout *layout, int ste
     (void)snprintf(config.strategy.name, sizeof config.strategy.name, "%s", layout->name);
     config.strategy.sharding = layout->sharding;
     config.strategy.redundancy = layout->redundancy;
+    if (strcmp(layout->name, "dp") == 0) /* a checkpoint's config is checked */
+        config.cluster.nnodes_min = config.cluster.nnodes_max = 1;
     return config;
 }
 
@@ -75,6 +77,7 @@ static void same_files_of_all(void **state)
         {"zero1", DPT_SHARDING_NULL, 5, DPT_REDUNDANCY_NONE},
         {"zero2", DPT_SHARDING_NULL, 3, DPT_REDUNDANCY_NONE},
         {"zero3", DPT_SHARDING_NULL, 4, DPT_REDUNDANCY_SHADOW},
+        {"dp", DPT_SHARDING_NULL, 3, DPT_REDUNDANCY_NONE},
         {"fsdp", DPT_SHARDING_SHARD_GRAD_OP, 5, DPT_REDUNDANCY_NONE},
         {"fsdp", DPT_SHARDING_HYBRID_SHARD, 3, DPT_REDUNDANCY_NONE},
         {"fsdp", DPT_SHARDING_FULL_SHARD, 1, DPT_REDUNDANCY_NONE},
@@ -142,6 +145,8 @@ static void any_goes_on_from_any(void **state)
          {"fsdp", DPT_SHARDING_FULL_SHARD, 3, DPT_REDUNDANCY_NONE}},
         {{"ddp", DPT_SHARDING_NULL, 3, DPT_REDUNDANCY_NONE},
          {"zero1", DPT_SHARDING_NULL, 2, DPT_REDUNDANCY_NONE}},
+        {{"dp", DPT_SHARDING_NULL, 3, DPT_REDUNDANCY_NONE},
+         {"zero2", DPT_SHARDING_NULL, 4, DPT_REDUNDANCY_NONE}},
         {{"zero1", DPT_SHARDING_NULL, 4, DPT_REDUNDANCY_NONE},
          {"zero3", DPT_SHARDING_NULL, 5, DPT_REDUNDANCY_SHADOW}},
         {{"zero2", DPT_SHARDING_NULL, 2, DPT_REDUNDANCY_SHADOW},

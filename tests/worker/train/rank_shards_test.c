@@ -35,6 +35,7 @@ static const struct variant variants[] = {
     {"zero1", DPT_SHARDING_NULL, DPT_PRECISION_FP32, DPT_REDUNDANCY_NONE},
     {"zero1", DPT_SHARDING_NULL, DPT_PRECISION_BF16, DPT_REDUNDANCY_NONE},
     {"zero2", DPT_SHARDING_NULL, DPT_PRECISION_BF16, DPT_REDUNDANCY_NONE},
+    {"dp", DPT_SHARDING_NULL, DPT_PRECISION_FP32, DPT_REDUNDANCY_NONE},
     {"fsdp", DPT_SHARDING_FULL_SHARD, DPT_PRECISION_FP32, DPT_REDUNDANCY_NONE},
     /* What one rank holds another does, too. */
     {"zero1", DPT_SHARDING_NULL, DPT_PRECISION_FP32, DPT_REDUNDANCY_SHADOW},
@@ -42,7 +43,7 @@ static const struct variant variants[] = {
     {"fsdp", DPT_SHARDING_FULL_SHARD, DPT_PRECISION_BF16, DPT_REDUNDANCY_SHADOW},
     {"fsdp", DPT_SHARDING_HYBRID_SHARD, DPT_PRECISION_FP32, DPT_REDUNDANCY_NONE},
 };
-enum { VARIANTS = sizeof variants / sizeof variants[0], FIRST_COVERED = 4 };
+enum { VARIANTS = sizeof variants / sizeof variants[0], FIRST_COVERED = 5, DP = 3 };
 
 static struct dpt_config make_shards_config(const struct variant *v)
 {
@@ -175,6 +176,31 @@ static void a_lost_part_goes_back(void **state)
         assert_true(director_form(d, false));
         finish_shards_story(&d, expected, dir);
     }
+}
+
+/* With dp the rank at position 0 holds the state. The loss of another rank costs no step, its own
+ * loss goes back to the checkpoint. */
+static void dp_loses_with_its_first_rank_only(void **state)
+{
+    (void)state;
+    char expected[64], dir[128];
+    struct dpt_config config = make_shards_config(&variants[DP]);
+    keep(&config);
+    undisturbed_hash(&variants[DP], expected);
+    struct director *d = rig_begin(&config, "dp", dir);
+    for (int i = 0; i < 4; i++)
+        (void)director_start(d, 0);
+    assert_true(director_form(d, false));
+    director_await_checkpoint(d, 4);
+    director_await_step(d, 5);
+    director_kill(d, 2);
+    assert_true(director_form(d, false));
+    assert_int_equal(director_steps_lost(d), 0);
+    director_await_step(d, director_best_step(d) + 1);
+    director_kill(d, 0);
+    assert_true(director_form(d, false));
+    assert_true(director_steps_lost(d) > 0);
+    finish_shards_story(&d, expected, dir);
 }
 
 /* Each of four in turn; then a joining rank, while the shadows are rebuilt; then another. */
@@ -399,6 +425,7 @@ int main(void)
         T(worlds_grow_and_shrink),
         T(a_joiner_lost_while_state_moves),
         T(a_lost_part_goes_back),
+        T(dp_loses_with_its_first_rank_only),
         T(a_covered_loss_costs_nothing),
         T(a_second_loss),
         T(shadows_come_back_beside_the_steps),

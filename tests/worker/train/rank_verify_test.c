@@ -131,6 +131,7 @@ static void what_cannot_be_compared_is_told(void **state)
     static const char nothing[] = "train.verify_every compares nothing: no two of the 2 ranks";
     static const char some[] = "train.verify_every compares nothing of";
     assert_int_equal(said_of("zero2", 1, 1, nothing), 1);
+    assert_int_equal(said_of("dp", 3, 0, "compares nothing: no two of the 3 ranks"), 1);
     assert_int_equal(said_of("full_shard", 1, 1, nothing), 1);
     assert_int_equal(said_of("zero2+shadow", 1, 1, "verify_every"), 0);
     assert_int_equal(said_of("ddp", 1, 1, "verify_every"), 0);

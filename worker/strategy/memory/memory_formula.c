@@ -149,9 +149,12 @@ static int64_t other_bytes(const int64_t formula[DPT_MEMORY_COUNT])
     return bytes;
 }
 
-/* The largest shard of the state that any rank of this world (hybrid_shard: of this node) holds. */
+/* The largest shard of the state that any rank of this world (hybrid_shard: of this node; dp: this
+ * rank) holds. */
 static struct dpt_shard largest_held(const struct memory *m)
 {
+    if (m->part.traits.state == DPT_STATE_FIRST)
+        return dpt_partition_held(&m->part, m->part.position);
     return (struct dpt_shard){0, dpt_partition_held(&m->part, m->part.position).of};
 }
 
@@ -170,8 +173,9 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
     memory_init(&m, spec);
     const struct dpt_strategy_traits *t = &m.part.traits;
     const bool units = t->weights == DPT_WEIGHTS_UNITS;
-    const int64_t shard = shard_numel(&m, (struct dpt_shard){0, m.n}),
-                  held = shard_numel(&m, largest_held(&m));
+    const int64_t held = shard_numel(&m, largest_held(&m)),
+                  shard = t->state == DPT_STATE_FIRST ? held
+                                                      : shard_numel(&m, (struct dpt_shard){0, m.n});
     const bool lanes = t->route == DPT_GRADIENT_LANES;
     int64_t formula[DPT_MEMORY_COUNT], bytes = base_bytes(&m);
     dpt_memory_formula(spec, formula);

@@ -93,7 +93,7 @@ static void put_staging(struct maker *m)
 {
     const struct dpt_partition *p = m->part;
     const struct dpt_grid *ranges = m->place->ranges;
-    const struct dpt_shard largest = {0, p->members.end - p->members.first};
+    const struct dpt_shard largest = dpt_partition_largest_added(p);
     const int64_t width = m->traits->on_device ? F32 : m->wire;
     int64_t most = 0, staged = 0;
     for (int r = 0; r < ranges->n_units; r++) {

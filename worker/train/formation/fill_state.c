@@ -17,6 +17,10 @@ _Static_assert(DPT_PROTO_VERSION == 4 && DPT_HANDSHAKE_BYTES == 43 * 8 &&
                    sizeof(struct dpt_eval_share) == 6 * 8,
                "a hello or share of another size is another DPT_PROTO_VERSION");
 
+_Static_assert((int)DPT_SHARD_EMPTY_INDEX >= (int)DPT_COMM_WORLD_MAX &&
+                   (int)DPT_SHARD_EMPTY_INDEX >= (int)DPT_PROTO_WORLD_MAX,
+               "no world has a shard with the numbers of the empty one");
+
 enum source { SOURCE_MEMORY, SOURCE_CHECKPOINT, SOURCE_SEED };
 
 struct filling {
@@ -45,8 +49,9 @@ static enum dpt_status exchange_hellos(struct filling *f, struct dpt_err *err)
 /* Whether a shard that another rank has sent can exist. */
 static bool is_possible_shard(struct dpt_shard shard)
 {
-    return dpt_shard_is_none(shard) || (shard.of > 0 && shard.of <= DPT_COMM_WORLD_MAX &&
-                                        shard.index >= 0 && shard.index < shard.of);
+    return dpt_shard_is_none(shard) || dpt_shard_is_empty(shard) ||
+           (shard.of > 0 && shard.of <= DPT_COMM_WORLD_MAX && shard.index >= 0 &&
+            shard.index < shard.of);
 }
 
 /* Notes the shards that the ranks will hold, and the shards of the writers of a checkpoint. */

@@ -14,7 +14,7 @@ enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err)
         return DPT_OK;
     DPT_TRY(dpt_strategy_fetch_state(r->strategy, err));
     for (int i = 0; i < DPT_REPLICA_PARTS; i++) {
-        if (dpt_shard_is_none(parts[i]->shard))
+        if (dpt_shard_is_none(parts[i]->shard) || dpt_shard_is_empty(parts[i]->shard))
             continue;
         mine.part[i].shard = parts[i]->shard;
         mine.part[i].hash =
@@ -36,7 +36,7 @@ void rank_warn_of_unverified(const struct dpt_rank *r)
         int holders = 0;
         for (int k = 0; k < n; k++)
             holders += dpt_shard_equal(r->gen.shards[k], r->gen.shards[i]);
-        alone += holders == 1;
+        alone += holders == 1 || dpt_shard_is_empty(r->gen.shards[i]);
     }
     if (alone == n)
         dpt_log(DPT_LOG_WARN,
