@@ -36,6 +36,7 @@ static const struct strategy {
 } strategies[] = {
     {"ddp", "name: ddp", false, false},
     {"ddp+packed", "name: ddp", false, true},
+    {"dp", "name: dp", false, false},
     {"zero1", "name: zero1", false, false},
     {"zero2", "name: zero2", false, false},
     {"zero3", "name: zero3", false, false},

@@ -70,6 +70,8 @@ static void strategies_add(struct strategies_bench *b, const char *label, const 
     s->nodes = (int)b->args.ranks;
     if (strcmp(sharding, "hybrid_shard") == 0)
         s->nodes = b->args.hosts > 1 || b->args.ranks == 1 ? (int)b->args.hosts : 2;
+    else if (strcmp(name, "dp") == 0) /* of one machine */
+        s->nodes = 1;
     if (b->args.ranks % s->nodes != 0) {
         (void)fprintf(stderr, "%s is left out: %d nodes cannot share %d ranks evenly\n", label,
                       s->nodes, (int)b->args.ranks);

@@ -4,8 +4,8 @@
 #define DPT_WORKER_BENCH_BENCH_STRATEGIES_H
 
 #include "base/config.h"
-#include "base/hash.h"
 #include "worker/bench/bench.h"
+#include "worker/bench/measured_run.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -15,8 +15,8 @@ enum {
     ST_STRATEGIES_MAX = 32,
     ST_RANKS_MAX = 8,
     ST_ROUNDS_MAX = 15,
-    ST_STEPS_MAX = 1000, /* of a run */
-    ST_WARMUP_STEPS = 2, /* steps of each run that are not counted */
+    ST_STEPS_MAX = MEASURED_STEPS_MAX, /* of a run */
+    ST_WARMUP_STEPS = 2,               /* steps of each run that are not counted */
     ST_SAMPLES_MAX = 1 << 16
 };
 
@@ -25,21 +25,6 @@ struct strategies_args {
     const char *only; /* a list of strategies; NULL: all */
     int64_t ranks, hosts, rounds, steps;
     int64_t global_batch, micro_batch, seq_len;
-};
-
-/* The results of one run of one strategy, from the logs that one rank of each node writes. */
-struct strategies_run {
-    int n_steps;
-    double step_ms[ST_STEPS_MAX];
-    double wait_share; /* mean over the nodes */
-    /* Of a step, the median over the steps; of the node whose logged rank sends most. */
-    int64_t sent_bytes;
-    int64_t sends_bytes; /* of the same rank, by its strategy's plan */
-    int64_t held_bytes;  /* peak, by the account of the rank that holds most */
-    int64_t holds_bytes; /* of the same rank, by the formula */
-    int64_t peak_bytes;  /* largest peak of a rank's process */
-    double loss;         /* at the end */
-    char hash[64];
 };
 
 struct strategies_strategy {
@@ -51,7 +36,7 @@ struct strategies_strategy {
      * whole state. */
     int nodes;
     int n_runs;
-    struct strategies_run runs[ST_ROUNDS_MAX];
+    struct measured runs[ST_ROUNDS_MAX];
 
     /* Figures over all runs (strategies_conclude). */
     /* step_ms: median of all steps. best, worst: smallest and largest median of a run. */
@@ -75,7 +60,7 @@ struct strategies_bench {
  * a worker for each node. Blocks until all have ended. */
 DPT_MUST_USE enum dpt_status strategies_run(const struct strategies_bench *b,
                                             const struct strategies_strategy *s, int number,
-                                            struct strategies_run *ret, struct dpt_err *err);
+                                            struct measured *ret, struct dpt_err *err);
 
 /* The config of the runs of a strategy as YAML, without the keys that differ from node to node. */
 void strategies_config_text(const struct strategies_bench *b, const char *name,

@@ -17,10 +17,10 @@ static void conclude(const struct strategies_bench *b, struct strategies_strateg
     int n = 0;
     s->one_hash = true;
     for (int i = 0; i < s->n_runs; i++) {
-        struct strategies_run *run = &s->runs[i];
-        memcpy(all + n, run->step_ms, (size_t)run->n_steps * sizeof *all);
-        n += run->n_steps;
-        const double ms = dpt_bench_median(run->step_ms, run->n_steps);
+        struct measured *run = &s->runs[i];
+        memcpy(all + n, run->step_ms, (size_t)run->n * sizeof *all);
+        n += run->n;
+        const double ms = dpt_bench_median(run->step_ms, run->n);
         if (i == 0 || ms < s->step_ms_best)
             s->step_ms_best = ms;
         if (i == 0 || ms > s->step_ms_worst)

@@ -5,16 +5,16 @@
 #include <string.h>
 
 static const struct dpt_bench *const benches[] = {
-    &dpt_bench_gemm,       &dpt_bench_ops,        &dpt_bench_comm,    &dpt_bench_allreduce,
-    &dpt_bench_canonical,  &dpt_bench_train,      &dpt_bench_recover, &dpt_bench_tokenize,
-    &dpt_bench_checkpoint, &dpt_bench_strategies, &dpt_bench_memory,  &dpt_bench_spans,
-    &dpt_bench_collectives};
+    &dpt_bench_gemm,        &dpt_bench_ops,        &dpt_bench_comm,    &dpt_bench_allreduce,
+    &dpt_bench_canonical,   &dpt_bench_train,      &dpt_bench_recover, &dpt_bench_tokenize,
+    &dpt_bench_checkpoint,  &dpt_bench_strategies, &dpt_bench_memory,  &dpt_bench_spans,
+    &dpt_bench_collectives, &dpt_bench_scaling,    &dpt_bench_compare, &dpt_bench_accumulation};
 enum { BENCHES = sizeof benches / sizeof *benches };
 
 static void print_benches(FILE *out)
 {
     for (int i = 0; i < BENCHES; i++)
-        (void)fprintf(out, "  %-11s %s\n", benches[i]->name, benches[i]->help);
+        (void)fprintf(out, "  %-12s %s\n", benches[i]->name, benches[i]->help);
 }
 
 static void print_usage(FILE *out)

@@ -21,7 +21,8 @@ enum {
     END_TIMEOUT_MS = 10 * 1000,
     LISTEN_TIMEOUT_MS = 20 * 1000,
     LISTEN_POLL_MS = 10,
-    TAIL_BYTES = 2500
+    TAIL_BYTES = 2500,
+    WORKER_WORDS = 9 /* of the command line of a worker, without overrides */
 };
 
 enum dpt_status bench_program_find(const char *name, char ret[BENCH_PATH_BYTES],
@@ -175,24 +176,21 @@ enum dpt_status bench_worker_start(const struct bench_worker *w, pid_t *ret, str
 {
     char program[BENCH_PATH_BYTES], config[BENCH_PATH_BYTES], log[BENCH_PATH_BYTES];
     char endpoint[32], host[64];
+    DPT_ASSERT(w->n_sets <= BENCH_SETS_MAX);
     DPT_TRY(bench_program_find("dpt-worker", program, err));
     (void)snprintf(config, sizeof config, "%s/config.yaml", w->dir);
     (void)snprintf(log, sizeof log, "%s/%s.log", w->dir, w->id);
     (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", w->port);
     (void)snprintf(host, sizeof host, "cluster.host_group=%s", w->host);
-    char *const argv[] = {program,
-                          "--config",
-                          config,
-                          "--node-id",
-                          (char *)(uintptr_t)w->id,
-                          "--rdzv-endpoint",
-                          endpoint,
-                          "--set",
-                          host,
-                          w->set ? "--set" : NULL,
-                          (char *)(uintptr_t)w->set,
-                          NULL};
-    return bench_program_start(argv, log, ret, err);
+    const char *argv[WORKER_WORDS + 2 * BENCH_SETS_MAX + 1] = {
+        program,     "--config", w->config ? w->config : config,
+        "--node-id", w->id,      "--rdzv-endpoint",
+        endpoint,    "--set",    host};
+    for (int i = 0; i < w->n_sets; i++) {
+        argv[WORKER_WORDS + 2 * i] = "--set";
+        argv[WORKER_WORDS + 2 * i + 1] = w->sets[i];
+    }
+    return bench_program_start((char *const *)(uintptr_t)argv, log, ret, err);
 }
 
 /* Node i of a cluster. */
@@ -203,8 +201,18 @@ static enum dpt_status start_node(const struct bench_cluster *c, int i, int port
     (void)snprintf(id, sizeof id, "n%d", i);
     (void)snprintf(host, sizeof host, "h%d", i * c->hosts / c->nodes);
     (void)snprintf(log_dir, sizeof log_dir, "log.dir=%s/%s", c->dir, id);
-    const struct bench_worker worker = {
-        .dir = c->dir, .id = id, .host = host, .set = log_dir, .port = port};
+    const char *sets[BENCH_SETS_MAX];
+    DPT_ASSERT(c->n_sets < BENCH_SETS_MAX);
+    for (int k = 0; k < c->n_sets; k++)
+        sets[k] = c->sets[k];
+    sets[c->n_sets] = log_dir;
+    const struct bench_worker worker = {.dir = c->dir,
+                                        .id = id,
+                                        .host = host,
+                                        .config = c->config,
+                                        .sets = sets,
+                                        .n_sets = c->n_sets + 1,
+                                        .port = port};
     return bench_worker_start(&worker, ret, err);
 }
 

@@ -24,24 +24,29 @@ DPT_MUST_USE enum dpt_status bench_program_start(char *const *argv, const char *
 DPT_MUST_USE enum dpt_status bench_server_start(const char *dir, pid_t *ret_server, int *ret_port,
                                                 struct dpt_err *err);
 
-/* Starts dpt-worker as node `id` on host `host`, with the config config.yaml in folder `dir`, which
- * takes its output as `id`.log. `set`: KEY=VALUE, another key of its config; NULL: none. The caller
- * reaps the child. */
+/* Starts dpt-worker as node `id` on host `host`. Its output goes to `id`.log in folder `dir`. The
+ * caller reaps the child. */
+enum { BENCH_SETS_MAX = 24 };
 struct bench_worker {
-    const char *dir, *id, *host, *set;
-    int port; /* of the server */
+    const char *dir, *id, *host;
+    const char *config;      /* NULL: config.yaml in `dir` */
+    const char *const *sets; /* [n_sets] KEY=VALUE, overrides of the config, applied in order */
+    int n_sets;              /* at most BENCH_SETS_MAX */
+    int port;                /* of the server */
 };
 DPT_MUST_USE enum dpt_status bench_worker_start(const struct bench_worker *worker, pid_t *ret,
                                                 struct dpt_err *err);
 
 /* Runs a server and a worker for each node, until all workers have ended with exit code 0. Node i
- * is n<i>: it is on host i * hosts / nodes, and its log.dir is `dir`/n<i>. The config is that in
- * `dir`, see bench_worker_start. Ends every program, also after an error, and then prints the ends
- * of their output. DPT_ETIMEOUT: the run takes longer than `timeout_ms`. */
+ * is n<i>: it is on host i * hosts / nodes, and its log.dir is `dir`/n<i>. `config`, `sets` (one
+ * fewer than BENCH_SETS_MAX at most): see struct bench_worker. Ends every program, also after an
+ * error, and then prints the ends of their output. DPT_ETIMEOUT: the run takes longer than
+ * `timeout_ms`. */
 enum { BENCH_NODES_MAX = 8 };
 struct bench_cluster {
-    const char *dir;
-    int nodes, hosts;
+    const char *dir, *config;
+    const char *const *sets;
+    int n_sets, nodes, hosts;
     int64_t timeout_ms;
 };
 DPT_MUST_USE enum dpt_status bench_cluster_run(const struct bench_cluster *cluster,

@@ -1,0 +1,155 @@
+"""dpt-bench scaling, compare and accumulation at tiny size: the figures that they must give, equal weights where the
+trajectory promises them, pages that are well-formed, and wrong options. Standard library only.
+
+    python3 test_scaling.py scaling|compare|accumulation build/bin/dpt-bench
+"""
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+MODEL = "n_layer: 2, n_head: 2, n_embd: 48, context: 32, vocab: 256, dropout: 0.0"
+SMALL = ["--model", MODEL, "--seq", "16", "--rounds", "1", "--steps", "3"]
+TIMEOUT_S, IMAGES = 150, 96
+TEXT_CONFIG = """\
+run: small
+cluster: {{nnodes: "1:4", threads: 1, timeout_s: 20}}
+model: {{{model}}}
+data: {{kind: text, train: "{folder}/text", tokenizer: bytes}}
+train: {{steps: 900, global_batch: 8, micro_batch: 2, seq_len: 16, accumulate: reduce, eval_every: 100,
+         log_every: 50}}
+optimizer: {{warmup_steps: 300, lr: 1.0e-3}}
+checkpoint: {{dir: "{folder}/never", every_steps: 10}}
+log: {{dir: "{folder}/never-log"}}
+"""
+IMAGE_CONFIG = """\
+run: images
+cluster: {{nnodes: "{nodes}:4", threads: 1, timeout_s: 20}}
+model: {{name: resnet, labels: 3, width: 8, n_layer: 3}}
+data: {{kind: cifar10, train: "{folder}/images.bin", val: "{folder}/images.bin"}}
+train: {{epochs: 7, global_batch: 8, micro_batch: 2, accumulate: {order}}}
+optimizer: {{name: sgd, lr: 0.1, warmup_steps: 9}}
+strategy: {{{strategy}}}
+checkpoint: {{dir: "{folder}/never", keep_best: 2}}
+log: {{dir: "{folder}/never-log"}}
+"""
+
+
+def bench(program, name, *flags):
+    return subprocess.run([program, name, *map(str, flags)], capture_output=True, text=True, timeout=TIMEOUT_S)
+
+
+def measured(program, name, *flags):
+    """(report, what was printed) of a bench that succeeds."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "r.json"
+        run = bench(program, name, *flags, "--json", path)
+        assert run.returncode == 0, f"exit {run.returncode}\n{run.stdout}{run.stderr}"
+        return json.loads(path.read_text()), run.stdout
+
+
+def refused(program, name, code, words, *flags):
+    run = bench(program, name, *flags)
+    assert run.returncode == code and words in run.stderr, run
+
+
+def check_scaling(program, folder):
+    page = folder / "page.html"
+    report, said = measured(program, "scaling", "--worlds", "2,1,2", "--batch", "8", *SMALL, "--html", page)
+    assert [row["ranks"] for row in report["rows"]] == [1, 2] and report["mode"] == "strong", report
+    one, two = report["rows"]
+    assert one["global_batch"] == two["global_batch"] == 8 and one["weights_hash"] == two["weights_hash"], report
+    assert (one["waves"], two["waves"], one["sent_bytes"]) == (4, 2, 0) and two["sent_bytes"] > 0, report
+    assert one["speed_up"]["median"] == 1 and one["efficiency"]["median"] == 1 and one["bottleneck"] == "none", one
+    ratio = one["step_ms"]["median"] / two["step_ms"]["median"]
+    assert abs(two["speed_up"]["median"] / ratio - 1) < 1e-9 and two["speed_up"]["min"] == two["speed_up"]["max"], two
+    assert abs(two["efficiency"]["median"] * 2 / ratio - 1) < 1e-9, two
+    for row in report["rows"]:
+        lost = sum(row["lost_ms"].values())
+        assert abs(row["ideal_ms"] + lost - row["step_ms"]["median"]) < 1e-6 * row["step_ms"]["median"], row
+        assert row["exposed_ms"] >= 0 and row["late_ms"] >= 0, row
+    assert "strong scaling: " in said and "bottleneck" in said, said
+    tree = ElementTree.fromstring(page.read_text().removeprefix("<!DOCTYPE html>\n"))
+    pictures = [e for e in tree.iter("svg") if e.get("role") == "img"]
+    assert len(pictures) == 2 and len(list(tree.iter("tr"))) == 3, page.read_text()
+
+    # Every rank has as many threads as there are cores: two ranks have half of the efficiency at most.
+    cores = report["cores"]
+    report, said = measured(program, "scaling", "--weak", "--worlds", "1,2", "--batch", "4", "--threads", cores,
+                            "--strategy", "dp", *SMALL)
+    one, two = report["rows"]
+    assert (one["global_batch"], two["global_batch"]) == (4, 8) and report["mode"] == "weak", report
+    assert two["efficiency_bound"] == 0.5 and two["nodes"] == 1 and two["strategy"] == "dp", two
+    assert abs(two["efficiency_of_bound"] / two["efficiency"]["median"] - 2) < 1e-9, two
+    threads = f" of {cores} threads" if cores > 1 else ""
+    note = f"2 ranks{threads} on {cores} cores: efficiency is bounded by cores at 50.0 %"
+    assert report["notes"] == [note] and note in said, (report["notes"], said)
+
+    refused(program, "scaling", 2, "--strong and --weak", "--strong", "--weak")
+    refused(program, "scaling", 2, "--worlds", "--worlds", "9")
+    refused(program, "scaling", 2, "there is no world", "--worlds", "4", "--batch", "2", *SMALL)
+    refused(program, "scaling", 2, "on 2 ranks is left out", "--worlds", "2", "--strategy", "none_such")
+    refused(program, "scaling", 2, "unknown key", "--worlds", "1", "--set", "train.stpes=1")
+
+
+def check_compare(program, folder):
+    rng = random.Random(1)
+    images = (bytes([rng.randrange(3)]) + rng.randbytes(3072) for _ in range(IMAGES))
+    (folder / "images.bin").write_bytes(b"".join(images))
+    for name, nodes, strategy in (("ddp", 1, "name: ddp"), ("fsdp", 2, "name: fsdp")):
+        (folder / name).write_text(IMAGE_CONFIG.format(folder=folder, nodes=nodes, strategy=strategy, order="local"))
+    report, said = measured(program, "compare", "--ddp-config", folder / "ddp", "--fsdp-config", folder / "fsdp",
+                            "--repeats", "2", "--steps", "3", "--warmup", "1")
+    ddp, fsdp = report["rows"]
+    assert report["nodes"] == 2 and ddp["ranks"] == fsdp["ranks"] == 2, report
+    assert ddp["strategy"] == "ddp" and fsdp["strategy"] == "full_shard" and ddp["unit"] == "images", report
+    assert ddp["weights_hash"] == fsdp["weights_hash"], report
+    for row in report["rows"]:
+        step = row["step_s"]
+        assert row["repeats"] == len(step["values"]) == 2 and 0 < step["min"] <= step["mean"] <= step["max"], row
+        rates = [8 / value for value in step["values"]]  # images of a step
+        assert abs(row["per_s"] / (sum(rates) / 2) - 1) < 1e-9, row
+        assert row["peak_bytes"]["mean"] > 1 << 20 and row["sent_bytes"] > 0, row
+    assert [word.strip() for word in said.splitlines()[2].split("|")] == [
+        "Method", "Avg step time (s)", "Images/sec", "Peak memory (MB)"], said
+    assert len(report["observations"]) == 4 and all(f"- {text}" in said for text in report["observations"]), said
+    assert "ddp and fsdp end with the same weights, bit for bit." in report["observations"], report
+    assert not list(folder.glob("never*")), "a run wrote to the folders of its config"
+    refused(program, "compare", 2, "two configs at least", "--ddp-config", folder / "ddp")
+    refused(program, "compare", 2, "NAME=FILE", "--config", "=x")
+    refused(program, "compare", 1, "no/such", "--config", "a=/no/such", "--config", f"b={folder}/ddp")
+    (folder / "wrong").write_text("train: {stpes: 1}\n")
+    refused(program, "compare", 2, "wrong:1", "--config", f"a={folder}/wrong", "--config", f"b={folder}/ddp")
+
+
+def check_accumulation(program, folder):
+    (folder / "text").write_text("".join(random.Random(2).choices("abcdefgh ", k=20000)))
+    (folder / "text.yaml").write_text(TEXT_CONFIG.format(folder=folder, model=MODEL))
+    report, said = measured(program, "accumulation", "--config", folder / "text.yaml", "--micro", "1,2,3", "--worlds",
+                            "1,2", "--repeats", "1", "--steps", "3")
+    rows = {(row["micro_batch"], row["ranks"]): row for row in report["rows"]}
+    assert sorted(rows) == [(1, 1), (1, 2), (2, 1), (2, 2)] and report["global_batch"] == 8, report
+    assert rows[1, 1]["slots"] == 8 and rows[2, 1]["slots"] == 4, report
+    for micro in (1, 2):
+        one, two = rows[micro, 1], rows[micro, 2]
+        assert one["weights_hash"] == two["weights_hash"] and one["losses"] == two["losses"], report
+    assert rows[1, 1]["weights_hash"] != rows[2, 1]["weights_hash"], "another order of addition gives other bits"
+    assert rows[1, 2]["loss_difference"] == 0 and 0 < rows[2, 1]["loss_difference"] < 1e-2, report
+    assert len(rows[1, 1]["losses"]) == 5 and rows[1, 1]["held_bytes"] < rows[2, 1]["held_bytes"], report
+    assert "micro_batch" in said and not list(folder.glob("never*")), said
+    refused(program, "accumulation", 2, "there is no micro-batch", "--config", folder / "text.yaml", "--micro", "3")
+    refused(program, "accumulation", 2, "--micro", "--micro", "0")
+
+
+def main(name, program):
+    with tempfile.TemporaryDirectory() as folder:
+        {"scaling": check_scaling, "compare": check_compare, "accumulation": check_accumulation}[name](
+            program, Path(folder))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
