@@ -90,7 +90,7 @@ static enum dpt_status check_value(const ProtobufCFieldDescriptor *field, const 
     }
 }
 
-/* The schema is not recursive: its depth (three) bounds this recursion. */
+/* The schema is not recursive: its depth (four) bounds this recursion. */
 static enum dpt_status check_form(const ProtobufCMessage *message, struct dpt_err *err)
 {
     /* Unknown fields of later versions are allowed. Tag 0 is invalid: protobuf-c decodes it, but
@@ -210,6 +210,17 @@ static enum dpt_status check_shards(const Dpt__RankState *rank, struct dpt_err *
     return check_generation(err, "ran_generation", rank->ran_generation, 0);
 }
 
+static enum dpt_status check_activity(const Dpt__RankActivity *activity, struct dpt_err *err)
+{
+    if (activity == NULL)
+        return DPT_OK;
+    DPT_TRY(check_range(err, "main_unit", activity->main_unit, 0, INT32_MAX));
+    DPT_TRY(check_range(err, "main_slot", activity->main_slot, 0, INT32_MAX));
+    DPT_TRY(check_range(err, "main_ms", activity->main_ms, 0, DPT_PROTO_MS_MAX));
+    DPT_TRY(check_range(err, "comm_unit", activity->comm_unit, 0, INT32_MAX));
+    return check_range(err, "comm_ms", activity->comm_ms, 0, DPT_PROTO_MS_MAX);
+}
+
 static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_err *err)
 {
     DPT_TRY(check_range(err, "local_rank", rank->local_rank, 0, DPT_PROTO_RANKS_MAX - 1));
@@ -225,6 +236,7 @@ static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_e
     DPT_TRY(check_step(err, "grant_step", rank->grant_step, -1));
     DPT_TRY(check_step(err, "rescued_step", rank->rescued_step, 0));
     DPT_TRY(check_shards(rank, err));
+    DPT_TRY(check_activity(rank->activity, err));
     DPT_TRY(check_range(err, "silent_ms", rank->silent_ms, 0, DPT_PROTO_MS_MAX));
     return check_range(err, "step_ms_median", rank->step_ms_median, 0, DPT_PROTO_MS_MAX);
 }
@@ -297,6 +309,32 @@ static enum dpt_status check_plan(const Dpt__Plan *plan, struct dpt_err *err)
     return DPT_OK;
 }
 
+/* ---- a run's status ---- */
+
+static enum dpt_status check_status(const Dpt__RunStatus *status, struct dpt_err *err)
+{
+    DPT_TRY(check_name(err, "run", status->run));
+    DPT_TRY(check_generation(err, "generation", status->generation, 0));
+    DPT_TRY(check_range(err, "world_size", status->world_size, 0, DPT_PROTO_WORLD_MAX));
+    DPT_TRY(check_range(err, "still_ms", status->still_ms, 0, DPT_PROTO_MS_MAX));
+    DPT_TRY(check_range(err, "limit_ms", status->limit_ms, 0, DPT_PROTO_MS_MAX));
+    DPT_TRY(check_range(err, "step_ms_median", status->step_ms_median, 0, DPT_PROTO_MS_MAX));
+    DPT_TRY(check_range(err, "phase_ms", status->phase_ms, 0, DPT_PROTO_MS_MAX));
+    DPT_TRY(check_range(err, "heartbeat_ms", status->heartbeat_ms, 0, DPT_PROTO_MS_MAX));
+    for (size_t i = 0; i < status->n_ranks; i++) {
+        const Dpt__RankStatus *rank = status->ranks[i];
+        DPT_TRY(check_name(err, "node", rank->node));
+        DPT_TRY(check_range(err, "local_rank", rank->local_rank, 0, DPT_PROTO_RANKS_MAX - 1));
+        DPT_TRY(check_range(err, "plan_rank", rank->plan_rank, -1, DPT_PROTO_WORLD_MAX - 1));
+        DPT_TRY(check_generation(err, "generation", rank->generation, 0));
+        DPT_TRY(check_step(err, "step_applied", rank->step_applied, -1));
+        DPT_TRY(check_range(err, "heard_ms_ago", rank->heard_ms_ago, 0, DPT_PROTO_MS_MAX));
+        DPT_TRY(check_range(err, "node_ms_ago", rank->node_ms_ago, 0, DPT_PROTO_MS_MAX));
+        DPT_TRY(check_activity(rank->activity, err));
+    }
+    return DPT_OK;
+}
+
 enum dpt_status dpt_check_server_state(const Dpt__ServerState *message, struct dpt_err *err)
 {
     DPT_TRY(check_stamp(message->stamp, err));
@@ -311,6 +349,8 @@ enum dpt_status dpt_check_server_state(const Dpt__ServerState *message, struct d
         DPT_TRY(check_spec(message->spec, err));
     if (message->plan != NULL)
         DPT_TRY(check_plan(message->plan, err));
+    if (message->status != NULL)
+        DPT_TRY(check_status(message->status, err));
     DPT_TRY(check_step(err, "world_step", message->world_step, 0));
     return check_step(err, "grant_step", message->grant_step, -1);
 }

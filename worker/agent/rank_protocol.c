@@ -303,6 +303,7 @@ void dpt_report_init(struct dpt_report *report)
     dpt__rank_to_agent__init(&report->message);
     dpt__rank_state__init(&report->state);
     dpt__run_summary__init(&report->summary);
+    dpt__rank_activity__init(&report->activity);
     for (int i = 0; i < DPT_PROTO_SHARDS_MAX; i++)
         report->shard_list[i] = &report->shards[i];
     for (int i = 0; i < DPT_PROTO_STEPS_MAX; i++)
@@ -345,6 +346,11 @@ void dpt_report_copy(struct dpt_report *report, const Dpt__RankToAgent *from)
     (void)snprintf(report->weights_hash, sizeof report->weights_hash, "%s", state->weights_hash);
     report->state = *state;
     drop_unknown_fields(&report->state.base);
+    if (state->activity != NULL) {
+        report->activity = *state->activity;
+        drop_unknown_fields(&report->activity.base);
+        report->state.activity = &report->activity;
+    }
     report->message = *from;
     drop_unknown_fields(&report->message.base);
     report->message.n_steps = n_steps;

@@ -110,9 +110,10 @@ DPT_MUST_USE enum dpt_status dpt_rank_link_recv(int fd, int timeout_ms, void *bu
  * `message`. The agent keeps the newest report of each process. Points into itself: copy it only by
  * dpt_report_copy. */
 struct dpt_report {
-    Dpt__RankToAgent message; /* .state: &state; .summary: NULL or &summary; .steps: step_list */
-    Dpt__RankState state;     /* its strings, shards and outcome are the arrays below */
-    Dpt__RunSummary summary;  /* .weights_hash: that of `state` */
+    Dpt__RankToAgent message;   /* .state: &state; .summary: NULL or &summary; .steps: step_list */
+    Dpt__RankState state;       /* its strings, shards and outcome are the arrays below */
+    Dpt__RunSummary summary;    /* .weights_hash: that of `state` */
+    Dpt__RankActivity activity; /* state.activity: NULL or this */
     char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
     char text[DPT_PROTO_TEXT_BYTES], weights_hash[DPT_PROTO_DIGEST_BYTES];
     Dpt__Shard shards[DPT_PROTO_SHARDS_MAX], *shard_list[DPT_PROTO_SHARDS_MAX];

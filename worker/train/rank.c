@@ -65,6 +65,7 @@ static enum dpt_status open_link(struct dpt_rank *r, struct dpt_err *err)
                                           .on_interrupt = on_interrupt,
                                           .on_closed = on_closed,
                                           .ctx = r,
+                                          .activity = &r->activity,
                                           .local_rank = (uint32_t)start->local_rank,
                                           .spawn = (uint32_t)start->spawn,
                                           .shm_addr = dpt_comm_listener_shm_addr(r->listener),
@@ -172,6 +173,8 @@ int dpt_rank_run(const struct dpt_rank_options *options)
         return EXIT_CODE_FAILED;
     }
     init_rank(whole, options);
+    dpt_activity_attach(&whole->rank.activity, DPT_ACTIVITY_MAIN);
+    dpt_activity_note(DPT_WORK_SETUP, -1, -1);
     enum dpt_status status = open_rooms(&whole->rank, &err);
     const bool at_work = status == DPT_OK;
     if (at_work) {
@@ -180,6 +183,7 @@ int dpt_rank_run(const struct dpt_rank_options *options)
     }
     const int exit_code = report_and_close_log(&whole->rank, status, at_work, &err);
     close_rooms(&whole->rank);
+    dpt_activity_attach(NULL, DPT_ACTIVITY_MAIN);
     free(whole);
     return exit_code;
 }

@@ -6,6 +6,7 @@
 #include "worker/strategy/reduce/tree_sum.h"
 #include "worker/strategy/reduce/wire.h"
 #include "worker/strategy/transport/rank_transfers.h"
+#include "worker/trace/activity.h"
 #include "worker/trace/span.h"
 
 #include <stdatomic.h>
@@ -241,6 +242,12 @@ static void sum_piece(struct host_reducer *r, int c, enum dpt_stage s,
     dpt_tree_sum_add(r->spec.ops, r->base.of.stream, &sum);
 }
 
+static void note_bucket(const struct host_reducer *r, int c)
+{
+    dpt_activity_note(r->base.of.shards ? DPT_WORK_REDUCE_SCATTER : DPT_WORK_ALL_REDUCE,
+                      r->chunks[c].bucket, -1);
+}
+
 /* Waits for the parts of one stage of a chunk, and adds them. */
 static enum dpt_status finish_stage(struct host_reducer *r, struct dpt_comm *comm, int c,
                                     enum dpt_stage s, struct dpt_err *err)
@@ -248,6 +255,7 @@ static enum dpt_status finish_stage(struct host_reducer *r, struct dpt_comm *com
     struct dpt_comm_op **op = &r->run[c % RUNS].op[s];
     const int64_t began_ns = *op && s == DPT_STAGE_CROSS ? dpt_trace_begin() : 0;
     enum dpt_status status;
+    note_bucket(r, c);
     do
         status = *op ? dpt_comm_poll_received(comm, *op, -1, err) : DPT_OK;
     while (status == DPT_INPROGRESS);
@@ -271,6 +279,7 @@ static enum dpt_status await_ready(struct host_reducer *r, struct dpt_comm *comm
                                    struct dpt_err *err)
 {
     while (!atomic_load_explicit(&r->ready[bucket], memory_order_acquire)) {
+        dpt_activity_note(DPT_WORK_AWAIT_OWN, bucket, -1);
         enum dpt_status status = dpt_comm_poll_woken(comm, -1, err);
         if (status != DPT_INPROGRESS)
             return status;
@@ -301,6 +310,7 @@ static enum dpt_status end_gather(struct host_reducer *r, struct dpt_comm *comm,
     if (!*op)
         return DPT_OK;
     enum dpt_status status;
+    note_bucket(r, c);
     do
         status = dpt_comm_poll(comm, *op, -1, err);
     while (status == DPT_INPROGRESS);

@@ -5,6 +5,7 @@
 #include "kernels/ops.h"
 #include "worker/comm/nccl_comm.h"
 #include "worker/strategy/transport/buffer.h"
+#include "worker/trace/activity.h"
 #include "worker/trace/span.h"
 
 #include <stdatomic.h>
@@ -289,6 +290,12 @@ static enum dpt_status add_parts(struct nccl_reducer *r, int index, struct dpt_e
     return dpt_stream_sync(r->base.of.stream, err);
 }
 
+static void note_bucket(const struct nccl_reducer *r, int bucket)
+{
+    dpt_activity_note(r->base.of.shards ? DPT_WORK_REDUCE_SCATTER : DPT_WORK_ALL_REDUCE, bucket,
+                      -1);
+}
+
 /* Reduces buckets by NCCL's own all-reduce. */
 static enum dpt_status all_reduce_buckets(struct nccl_reducer *r, struct dpt_comm_thread *thread,
                                           int first, int end, struct dpt_err *err)
@@ -297,11 +304,13 @@ static enum dpt_status all_reduce_buckets(struct nccl_reducer *r, struct dpt_com
     uint64_t last = 0;
     for (int i = first; i < end; i++) {
         struct bucket *b = &r->buckets[i];
+        dpt_activity_note(DPT_WORK_AWAIT_OWN, i, -1);
         DPT_TRY(await_ready(thread, b, last, err));
         DPT_TRY(dpt_nccl_comm_post_traced(
             nccl, 0, &(struct dpt_nccl_op){b->to_all, b->n_to_all, dpt_event_native(b->event)},
             &b->span_to_all, &last, err));
     }
+    note_bucket(r, end - 1);
     return last > 0 ? await_ticket(nccl, last, err) : DPT_OK;
 }
 
@@ -322,6 +331,7 @@ static enum dpt_status nccl_run_buckets(struct dpt_reducer *reducer, struct dpt_
         const uint64_t before = contributed;
         if (turn < end) {
             struct bucket *b = &r->buckets[turn];
+            dpt_activity_note(DPT_WORK_AWAIT_OWN, turn, -1);
             DPT_TRY(await_ready(thread, b, last, err));
             if (b->n_to_owners > 0)
                 DPT_TRY(dpt_nccl_comm_post_traced(
@@ -333,6 +343,7 @@ static enum dpt_status nccl_run_buckets(struct dpt_reducer *reducer, struct dpt_
         }
         if (turn > first) {
             const struct bucket *b = &r->buckets[turn - 1];
+            note_bucket(r, turn - 1);
             if (before > 0)
                 DPT_TRY(await_ticket(nccl, before, err));
             DPT_TRY(add_parts(r, turn - 1, err));

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "worker/comm/nccl_comm.h"
+#include "worker/trace/activity.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -329,6 +330,22 @@ static enum dpt_status move_tasks(struct dpt_task_runner *w, bool *ret_moved, st
     return DPT_OK;
 }
 
+/* Notes the oldest task that has not arrived; if there is none, the wait for the main thread. */
+static void note_oldest(const struct dpt_task_runner *w)
+{
+    static const enum dpt_work works[DPT_TASK_COUNT] = {[DPT_TASK_GATHER] = DPT_WORK_GATHER,
+                                                        [DPT_TASK_SCATTER] = DPT_WORK_SCATTER,
+                                                        [DPT_TASK_CROSS] = DPT_WORK_CROSS,
+                                                        [DPT_TASK_SHARE] = DPT_WORK_SHARE,
+                                                        [DPT_TASK_COPY] = DPT_WORK_COPY};
+    int i = w->oldest;
+    while (i < w->next && w->running[i % w->window].arrived)
+        i++;
+    const struct dpt_task *task = &w->list->tasks[i < w->next ? i : w->oldest];
+    dpt_activity_note(i < w->next || w->oldest < w->next ? works[task->kind] : DPT_WORK_AWAIT_OWN,
+                      task->unit, -1);
+}
+
 static enum dpt_status run_tasks(struct dpt_task_runner *w, struct dpt_err *err)
 {
     while (w->oldest < w->list->n_tasks) {
@@ -336,6 +353,7 @@ static enum dpt_status run_tasks(struct dpt_task_runner *w, struct dpt_err *err)
         DPT_TRY(move_tasks(w, &moved, err));
         if (moved)
             continue;
+        note_oldest(w);
         const enum dpt_status status = w->nccl ? dpt_nccl_comm_poll_any(w->nccl, -1, err)
                                                : dpt_comm_poll_any(w->comm, -1, err);
         if (status != DPT_OK && status != DPT_INPROGRESS)

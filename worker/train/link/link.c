@@ -87,6 +87,8 @@ static bool send_report(struct dpt_link *link)
     size_t bytes = 0;
     (void)pthread_mutex_lock(&link->mutex);
     report->state.soft_stop_seen = atomic_load(&link->any_generation) > report->state.generation;
+    if (link->options.activity)
+        dpt_report_set_activity(report, link->options.activity);
     enum dpt_status status = dpt_message_encode(&report->message.base, link->frame_out,
                                                 DPT_RANK_FRAME_BYTES_MAX, &bytes, &err);
     link->n_sending = report->message.n_steps;

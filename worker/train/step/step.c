@@ -113,6 +113,17 @@ static enum dpt_status compute_unit(struct dpt_rank *r, const struct dpt_action 
     return DPT_OK;
 }
 
+/* A FREE waits for transfers out of a buffer, if it waits at all. */
+void rank_note_action(const struct dpt_action *action)
+{
+    static const enum dpt_work works[DPT_ACTION_COUNT] = {
+        [DPT_ACTION_BEGIN_SLOT] = DPT_WORK_SAMPLES,    [DPT_ACTION_GATHER] = DPT_WORK_AWAIT_WEIGHTS,
+        [DPT_ACTION_FORWARD] = DPT_WORK_FORWARD,       [DPT_ACTION_BACKWARD] = DPT_WORK_BACKWARD,
+        [DPT_ACTION_FREE] = DPT_WORK_AWAIT_BUFFER,     [DPT_ACTION_RESERVE] = DPT_WORK_AWAIT_BUFFER,
+        [DPT_ACTION_REDUCE] = DPT_WORK_AWAIT_GRADIENT, [DPT_ACTION_END_SLOT] = DPT_WORK_BACKWARD};
+    dpt_activity_note(works[action->kind], action->unit, action->slot);
+}
+
 /* Carries out action `i` of the list. */
 static enum dpt_status carry_out_action(struct dpt_rank *r, const struct dpt_action *action, int i,
                                         struct dpt_slot *slot, struct dpt_err *err)
@@ -175,12 +186,15 @@ enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err)
             return dpt_fail(err, DPT_EABORTED, "step %lld was interrupted",
                             (long long)r->state.step);
         trace_pass(&pass, &list->actions[i]);
+        rank_note_action(&list->actions[i]);
         DPT_TRY(carry_out_action(r, &list->actions[i], i, &slot, err));
     }
     const int64_t sync_ns = dpt_trace_begin();
+    dpt_activity_note(DPT_WORK_AWAIT_GRADIENT, -1, -1);
     DPT_TRY(dpt_strategy_await_gradient(r->strategy, err));
     dpt_trace_end_named(sync_ns, "grad_sync");
     const int64_t commit_ns = dpt_trace_begin();
+    dpt_activity_note(DPT_WORK_COMMIT, -1, -1);
     const enum dpt_status status = rank_commit_step(r, err);
     dpt_trace_end_named(commit_ns, "commit");
     return status;
