@@ -159,6 +159,10 @@ static void handle_message(const struct inquiry *from)
 {
     struct dpt_rdzv *core = from->core;
     const Dpt__Stamp *stamp = from->message->stamp;
+    if (from->message->version == DPT_PROTO_VERSION && from->message->asks_status) {
+        dpt_rdzv_answer_status(from);
+        return;
+    }
     dpt_rdzv_heard_outsider(core); /* holds until the message proves to be from a node */
     if (from->message->version != DPT_PROTO_VERSION) {
         refuse_version(from);

@@ -106,7 +106,7 @@ void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why)
  * so each slow formation doubles the time of the next. The first step of a run has
  * cluster.first_step_s; the first step of a later generation has the join time. While a rank saves
  * or evaluates, the limit is busy_ms; each advance of its work restarts it (report.c). */
-static int64_t stall_limit_ms(const struct run *run)
+int64_t dpt_rdzv_stall_limit_ms(const struct run *run)
 {
     const struct dpt_timing *timing = &run->timing;
     const bool soft = run->phase == DPT_RDZV_PREPARING && run->formation.soft && run->plan.in_force;
@@ -133,7 +133,7 @@ static int64_t stall_limit_ms(const struct run *run)
 static void judge_stall(struct run *run)
 {
     const int64_t still_ms = dpt_rdzv_listened_ms(run) - run->progress.step_ms;
-    if (still_ms <= stall_limit_ms(run))
+    if (still_ms <= dpt_rdzv_stall_limit_ms(run))
         return;
     const bool planned = run->phase == DPT_RDZV_PLANNED;
     const bool first = run->phase == DPT_RDZV_RUNNING && run->progress.step_ms_median == 0;

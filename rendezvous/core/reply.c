@@ -59,6 +59,7 @@ void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *a
         state->saved_step = at_least_0(run->progress.saved_step);
         state->world_step = at_least_0(answer->world_step);
     }
+    state->status = answer->status;
     dpt_outbox_send(&core->out, from->conn, state);
 }
 
@@ -163,7 +164,7 @@ static Dpt__Plan *plan_for(const struct run *run, const struct node *node,
 
 /* ---- nodes ---- */
 
-static Dpt__ServerPhase server_phase_for(const struct run *run, bool placed)
+Dpt__ServerPhase dpt_rdzv_phase_told(const struct run *run)
 {
     static const Dpt__ServerPhase phases[DPT_RDZV_PHASE_COUNT] = {
         [DPT_RDZV_WAITING] = DPT__SERVER_PHASE__SERVER_WAITING,
@@ -174,9 +175,14 @@ static Dpt__ServerPhase server_phase_for(const struct run *run, bool placed)
         [DPT_RDZV_DRAINING] = DPT__SERVER_PHASE__SERVER_DRAINING,
         [DPT_RDZV_DONE] = DPT__SERVER_PHASE__SERVER_DONE,
         [DPT_RDZV_FAILED] = DPT__SERVER_PHASE__SERVER_FAILED};
+    return phases[run->phase];
+}
+
+static Dpt__ServerPhase server_phase_for(const struct run *run, bool placed)
+{
     const bool has_world = run->phase == DPT_RDZV_PLANNED || run->phase == DPT_RDZV_RUNNING ||
                            run->phase == DPT_RDZV_DRAINING;
-    return has_world && !placed ? DPT__SERVER_PHASE__SERVER_SPARE : phases[run->phase];
+    return has_world && !placed ? DPT__SERVER_PHASE__SERVER_SPARE : dpt_rdzv_phase_told(run);
 }
 
 static const char *text_for(const struct run *run)

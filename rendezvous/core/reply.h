@@ -8,6 +8,9 @@
 /* Answers the node that spoke in this step, or all nodes if the run has changed. */
 void dpt_rdzv_answer_nodes(struct run *run);
 
+/* The phase of the run as a placed node is told. */
+Dpt__ServerPhase dpt_rdzv_phase_told(const struct run *run);
+
 /* A message, and the connection over which it came. */
 struct inquiry {
     struct dpt_rdzv *core;
@@ -20,10 +23,15 @@ struct answer {
     Dpt__ServerPhase phase;
     const struct run *run; /* the answer has its number of nodes; NULL: no run */
     bool with_spec; /* send the run's config; without a run, the name of the server's only run */
-    int64_t world_step; /* EXPELLED: step of the world that trains on with its steps; 0: none */
-    const char *text;   /* NULL: none */
+    int64_t world_step;     /* EXPELLED: step of the world that trains on with its steps; 0: none */
+    const char *text;       /* NULL: none */
+    Dpt__RunStatus *status; /* memory of the outbox; NULL: none */
 };
 void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *answer);
+
+/* status.c: sends the status of the run that the message names, or of the server's only run; if
+ * there is none, a text. Changes nothing. */
+void dpt_rdzv_answer_status(const struct inquiry *from);
 
 /* Tells the node that it may go; the caller removes it. Reads last_holder and n_nodes of
  * `departed`. */

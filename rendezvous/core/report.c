@@ -23,6 +23,20 @@ static void copy_outcome(struct dpt_rdzv *core, struct rank *rank, const Dpt__Ra
         core->out.no_memory = true;
 }
 
+static struct rank_work work_of(const Dpt__RankActivity *activity)
+{
+    if (activity == NULL)
+        return (struct rank_work){.known = false};
+    return (struct rank_work){.main = activity->main,
+                              .comm = activity->comm,
+                              .main_unit = activity->main_unit,
+                              .main_slot = activity->main_slot,
+                              .comm_unit = activity->comm_unit,
+                              .main_ms = activity->main_ms,
+                              .comm_ms = activity->comm_ms,
+                              .known = true};
+}
+
 /* Copies everything that the rank itself reports. */
 static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
 {
@@ -50,6 +64,7 @@ static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
     rank->pending_generation = state->pending_generation;
     rank->ran_generation = state->ran_generation;
     rank->rebuilding = state->rebuilding;
+    rank->work = work_of(state->activity);
 }
 
 static void note_finished(struct plan *plan, const struct rank *rank)

@@ -44,6 +44,8 @@ int64_t dpt_rdzv_detect_ms(const struct run *run, int64_t heard_ms);
 /* Judges stalls, leases, broken connections and quiesce deadlines. To be called at a TICK without a
  * backlog. */
 void dpt_rdzv_judge_losses(struct run *run);
+/* The longest time since `progress.step_ms` that is not a stall; INT64_MAX: there is no limit. */
+int64_t dpt_rdzv_stall_limit_ms(const struct run *run);
 
 /* After two failed formations in a row without a loss, excludes for a time the node that most peers
  * accuse. Two nodes that cannot reach each other have control connections, so neither is lost, and

@@ -9,7 +9,7 @@
  *   run_state.h run_state.c, members.c                    runs, nodes, ranks, plans
  *   queries.h   silence.c, held.c, wait.c                 queries on several of them
  *   rules.h     transition.c, budget.c, loss.c            how a generation ends
- *   reply.h     reply.c                                   messages to agents
+ *   reply.h     reply.c, status.c                         messages to agents
  *   advance.h   leave.c, plan.c, advance.c                transitions of each phase
  *   join.h      join_claim.c, admit.c, report.c           messages of agents
  *   core.h      core.c                                    events, time, views */
@@ -29,6 +29,14 @@ enum {
 };
 
 /* ---- ranks and nodes ---- */
+
+/* The work of a rank's threads, as RankActivity of dpt.proto; for a status only. */
+struct rank_work {
+    Dpt__RankWork main, comm;
+    uint32_t main_unit, main_slot, comm_unit;
+    int64_t main_ms, comm_ms;
+    bool known;
+};
 
 /* One rank process: the last report of its agent, and this server's decisions about the process.
  * Every member concerns process `spawn`. The next process of this local rank starts with zeroed
@@ -53,7 +61,8 @@ struct rank {
     bool busy;
     uint32_t work_done; /* grows while busy */
     int64_t step_ms_median;
-    int64_t heard_ms; /* when its agent last heard the process */
+    int64_t heard_ms;      /* when its agent last heard the process */
+    struct rank_work work; /* at heard_ms */
 
     uint64_t asked;           /* newest PREPARE for which the server waits for a report */
     uint64_t plan_generation; /* newest plan with a place for it; 0: none */

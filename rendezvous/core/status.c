@@ -1,0 +1,124 @@
+/* The status of a run, for a process that asks for it and is no worker (dpt-doctor hang). */
+#include "rendezvous/core/reply.h"
+
+#include "rendezvous/core/queries.h"
+#include "rendezvous/core/rules.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- one rank ---- */
+
+/* The work that has not changed since the last report goes on. */
+static Dpt__RankActivity *new_activity(struct dpt_rdzv *core, const struct rank *rank)
+{
+    const struct rank_work *work = &rank->work;
+    Dpt__RankActivity *to =
+        work->known ? dpt_outbox_alloc(&core->out, sizeof(Dpt__RankActivity)) : NULL;
+    if (to == NULL)
+        return NULL;
+    const int64_t since_ms = core->now_ms - rank->heard_ms;
+    dpt__rank_activity__init(to);
+    to->main = work->main;
+    to->main_unit = work->main_unit;
+    to->main_slot = work->main_slot;
+    to->main_ms = work->main_ms + since_ms;
+    to->comm = work->comm;
+    to->comm_unit = work->comm_unit;
+    to->comm_ms = work->comm_ms + since_ms;
+    return to;
+}
+
+static Dpt__RankStatus *new_rank_status(struct dpt_rdzv *core, const struct rank *rank)
+{
+    const struct node *node = rank->node;
+    Dpt__RankStatus *to = dpt_outbox_alloc(&core->out, sizeof *to);
+    if (to == NULL)
+        return NULL;
+    dpt__rank_status__init(to);
+    to->node = (char *)node->id; /* the node stays until the next step */
+    to->host_name = (char *)node->host_name;
+    to->local_rank = (uint32_t)(rank - node->ranks);
+    to->plan_rank = dpt_rdzv_rank_is_member(rank) ? rank->plan_rank : -1;
+    to->phase = rank->phase;
+    to->generation = rank->generation;
+    to->step_applied = rank->step_applied;
+    to->busy = rank->busy;
+    to->heard_ms_ago = core->now_ms - rank->heard_ms;
+    to->node_ms_ago = core->now_ms - node->link.heard_ms;
+    to->connected = node->link.conn != 0;
+    to->activity = new_activity(core, rank);
+    return to;
+}
+
+/* ---- the run ---- */
+
+/* Adds the members of the plan by rank, then all other processes. */
+static void list_ranks(const struct run *run, Dpt__RunStatus *status)
+{
+    const size_t all = dpt_rdzv_count_ranks(run);
+    const size_t max = all < DPT_PROTO_WORLD_MAX ? all : DPT_PROTO_WORLD_MAX;
+    status->ranks = dpt_outbox_alloc(&run->core->out, (max + 1) * sizeof(Dpt__RankStatus *));
+    if (status->ranks == NULL)
+        return;
+    for (uint32_t i = 0; i < run->plan.world_size && status->n_ranks < max; i++) {
+        const struct rank *rank = dpt_rdzv_rank_at(&run->plan.places[i]);
+        if (rank != NULL && dpt_rdzv_rank_is_member(rank))
+            status->ranks[status->n_ranks++] = new_rank_status(run->core, rank);
+    }
+    struct rank_cursor at = {0};
+    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        if (!dpt_rdzv_rank_is_member(rank) && rank->spawn > 0 && status->n_ranks < max)
+            status->ranks[status->n_ranks++] = new_rank_status(run->core, rank);
+    status->ranks_left_out = (uint32_t)(all - status->n_ranks);
+}
+
+static Dpt__RunStatus *new_status(const struct run *run)
+{
+    struct dpt_rdzv *core = run->core;
+    Dpt__RunStatus *to = dpt_outbox_alloc(&core->out, sizeof *to);
+    if (to == NULL)
+        return NULL;
+    const int64_t limit_ms = dpt_rdzv_stall_limit_ms(run);
+    const int64_t still_ms = dpt_rdzv_listened_ms(run) - run->progress.step_ms;
+    dpt__run_status__init(to);
+    to->run = (char *)run->name;
+    to->generation = run->generation;
+    to->world_size = run->plan.in_force ? run->plan.world_size : 0;
+    to->still_ms = still_ms > 0 ? still_ms : 0;
+    to->limit_ms = limit_ms == INT64_MAX ? 0 : limit_ms;
+    to->step_ms_median = run->progress.step_ms_median;
+    to->heartbeat_ms = run->timing.heartbeat_ms;
+    to->phase_ms = core->now_ms - run->phase_ms;
+    to->cause = (char *)run->formation.cause.text;
+    list_ranks(run, to);
+    return core->out.no_memory ? NULL : to;
+}
+
+/* Writes the names of the server's runs. */
+static void list_runs(const struct dpt_rdzv *core, const char *name, char *text, size_t bytes)
+{
+    size_t used =
+        (size_t)snprintf(text, bytes, "no run '%.63s' is here; %s", name,
+                         core->n_runs == 0 ? "the server has no run" : "the server has the runs");
+    for (size_t i = 0; i < core->n_runs && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s %s", i > 0 ? "," : "",
+                                 core->runs[i]->name);
+}
+
+void dpt_rdzv_answer_status(const struct inquiry *from)
+{
+    struct dpt_rdzv *core = from->core;
+    char text[DPT_PROTO_TEXT_BYTES] = "";
+    const struct run *run = dpt_rdzv_find_run(core, from->message->stamp->run);
+    if (run == NULL && core->n_runs == 1)
+        run = core->runs[0];
+    if (run == NULL)
+        list_runs(core, from->message->stamp->run, text, sizeof text);
+    const struct answer answer = {.phase = run == NULL ? DPT__SERVER_PHASE__SERVER_WAITING
+                                                       : dpt_rdzv_phase_told(run),
+                                  .run = run,
+                                  .text = run == NULL ? text : run->end_text,
+                                  .status = run == NULL ? NULL : new_status(run)};
+    dpt_rdzv_answer_outsider(from, &answer);
+}
