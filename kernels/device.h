@@ -47,6 +47,9 @@ DPT_MUST_USE enum dpt_status dpt_device_cuda_name(int index, char ret[DPT_DEVICE
 enum { DPT_DEVICE_BUS_BYTES = 32 };
 DPT_MUST_USE enum dpt_status dpt_device_cuda_bus(int index, char ret[DPT_DEVICE_BUS_BYTES],
                                                  struct dpt_err *err);
+/* Whether CUDA device `from` can access the memory of device `to`; false for a device and itself.
+ * Opens no device. Errors as dpt_device_cuda_create's. */
+DPT_MUST_USE enum dpt_status dpt_device_cuda_peer(int from, int to, bool *ret, struct dpt_err *err);
 /* Opens CUDA device `index`, counted among the devices that CUDA_VISIBLE_DEVICES leaves. Its memory
  * is separate from the host's: ops take only memory of dpt_device_alloc, except `copy`, which takes
  * host memory on either side. DPT_ENOENT if there is no such device, DPT_EVERSION if the driver is

@@ -30,6 +30,14 @@ enum dpt_status dpt_device_cuda_bus(int index, char ret[DPT_DEVICE_BUS_BYTES], s
     return fail_without_cuda(err);
 }
 
+enum dpt_status dpt_device_cuda_peer(int from, int to, bool *ret, struct dpt_err *err)
+{
+    (void)from;
+    (void)to;
+    (void)ret;
+    return fail_without_cuda(err);
+}
+
 enum dpt_status dpt_device_cuda_look(int *ret_count, char ret_fingerprint[DPT_FINGERPRINT_BYTES],
                                      struct dpt_err *err)
 {

@@ -76,6 +76,19 @@ enum dpt_status dpt_device_cuda_bus(int index, char ret[DPT_DEVICE_BUS_BYTES], s
                                : dpt_cuda_translate(err, code, "asking where it is", index);
 }
 
+enum dpt_status dpt_device_cuda_peer(int from, int to, bool *ret, struct dpt_err *err)
+{
+    struct cudaDeviceProp is;
+    int can = 0;
+    DPT_TRY(find_device(from, &is, err));
+    DPT_TRY(find_device(to, &is, err));
+    const cudaError_t code = cudaDeviceCanAccessPeer(&can, from, to);
+    if (code != cudaSuccess)
+        return dpt_cuda_translate(err, code, "asking for its peers", from);
+    *ret = can != 0;
+    return DPT_OK;
+}
+
 enum dpt_status dpt_device_cuda_look(int *ret_count, char ret_fingerprint[DPT_FINGERPRINT_BYTES],
                                      struct dpt_err *err)
 {

@@ -24,6 +24,8 @@ static void says_what_to_do(void **state)
     assert_int_equal(dpt_device_cuda_name(0, name, &err), DPT_EUNSUPPORTED);
     char bus[DPT_DEVICE_BUS_BYTES];
     assert_int_equal(dpt_device_cuda_bus(0, bus, &err), DPT_EUNSUPPORTED);
+    bool peer = false;
+    assert_int_equal(dpt_device_cuda_peer(0, 1, &peer, &err), DPT_EUNSUPPORTED);
     assert_non_null(strstr(err.text, "deploy/build cuda"));
     assert_non_null(strstr(err.text, "cluster.device"));
 }

@@ -28,6 +28,9 @@ static void check_fingerprint(struct test_stream *t)
     char bus[DPT_DEVICE_BUS_BYTES];
     CHECK(dpt_device_cuda_look(&count, looked, &err) == DPT_OK && count >= 1);
     CHECK(dpt_device_cuda_bus(0, bus, &err) == DPT_OK && strlen(bus) == strlen("0000:00:00.0"));
+    bool peer = true;
+    CHECK(dpt_device_cuda_peer(0, 0, &peer, &err) == DPT_OK && !peer);
+    CHECK(dpt_device_cuda_peer(0, 1000, &peer, &err) == DPT_ENOENT);
     CHECK(strcmp(looked, text) == 0);
     test_stream_close(&other);
 }

@@ -334,6 +334,13 @@ cudaError_t cudaDeviceGetPCIBusId(char *ret, int bytes, int device)
     return cudaSuccess;
 }
 
+/* There is one device. */
+cudaError_t cudaDeviceCanAccessPeer(int *ret, int device, int peer)
+{
+    *ret = 0;
+    return device == 0 && peer == 0 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
 cudaError_t cudaDriverGetVersion(int *ret)
 {
     *ret = CUDART_VERSION;

@@ -52,6 +52,7 @@ cudaError_t cudaGetDevice(int *ret);
 cudaError_t cudaDeviceGetAttribute(int *ret, int attribute, int device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *ret, int device);
 cudaError_t cudaDeviceGetPCIBusId(char *ret, int bytes, int device);
+cudaError_t cudaDeviceCanAccessPeer(int *ret, int device, int peer);
 cudaError_t cudaDriverGetVersion(int *ret);
 cudaError_t cudaRuntimeGetVersion(int *ret);
 cudaError_t cudaSetDevice(int device);
