@@ -74,11 +74,11 @@ class Wire:
             must("-n", name, "link", "set", "lo", "up")
             must("-n", name, "route", "add", "default", "dev", device)
 
-    def limit(self, mbit):
-        """Limits each wire to `mbit` Mbit/s in each direction from now on."""
+    def limit(self, mbit, ends=None):
+        """Limits each wire to `mbit` Mbit/s in each direction from now on. `ends`: only what these ends send."""
         if shutil.which("tc") is None:
             raise Unavailable("needs tc(8)")
-        for name, device in self.ends:
+        for name, device in ends or self.ends:
             done = ip("netns", "exec", name, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate",
                       f"{mbit}mbit", "burst", str(BURST_BYTES), "latency", f"{QUEUE_MS}ms")
             if done.returncode != 0:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 SAID_S = 60  # a program prints its help within this time
 USAGE = {"dpt-worker": 2, "dpt-rdzv": 2, "dpt-ckpt": 2, "dpt-data": 2, "dpt-plan": 2, "dpt-plot": 2,
-         "dpt-trace": 2, "dpt-bench": 2}
+         "dpt-trace": 2, "dpt-doctor": 2, "dpt-bench": 2}
 CODES = {"dpt-worker": {0, 2, 3, 4, 75}, "dpt-rdzv": {0, 2, 4}, "dpt-ckpt": {0, 1, 2}, "dpt-data": {0, 1, 2},
-         "dpt-plan": {0, 1, 2}, "dpt-plot": {0, 1, 2}, "dpt-trace": {0, 1, 2}, "dpt-bench": {0, 1, 2}}
+         "dpt-plan": {0, 1, 2}, "dpt-plot": {0, 1, 2}, "dpt-trace": {0, 1, 2}, "dpt-doctor": {0, 1, 2},
+         "dpt-bench": {0, 1, 2}}
 
 BASE = {
     "run": "drawn", "cluster.nnodes": "1", "cluster.threads": "1", "cluster.timeout_s": "0.2", "model.n_layer": "1",
@@ -80,6 +81,8 @@ class Programs:
                          ("dpt-rdzv",): read_options(said(self.folder, "dpt-rdzv", "--help")),
                          ("dpt-plan",): read_options(said(self.folder, "dpt-plan", "--help")),
                          ("dpt-plot",): read_options(said(self.folder, "dpt-plot", "--help")),
+                         ("dpt-doctor",): read_options(said(self.folder, "dpt-doctor", "--help")),
+                         ("dpt-doctor", "hang"): read_options(said(self.folder, "dpt-doctor", "--help")),
                          ("dpt-ckpt", "generate"): read_options(said(self.folder, "dpt-ckpt", "generate", "--help"))}
         for name in ("ddp", "sharding", "compare", "diff"):
             self.commands["dpt-trace", name] = read_options(said(self.folder, "dpt-trace", "--help"))
@@ -294,7 +297,9 @@ class Drawer:
         program = self.rng.choice(list(CODES))
         command = self.rng.choice([each for each in self.programs.commands if each[0] == program])
         right = {"dpt-worker": ["--config", "c.yaml"], "dpt-rdzv": ["--port", "0"], "dpt-plan": ["--config", "c.yaml"],
-                 "dpt-plot": ["c.yaml"], "dpt-bench": []}.get(command[0])
+                 "dpt-plot": ["c.yaml"], "dpt-doctor": [], "dpt-bench": []}.get(command[0])
+        if command == ("dpt-doctor", "hang"):
+            right = ["--server", "127.0.0.1:1", "--timeout-ms", "100"]
         if right is None:
             right = {"generate": [".", "--prompt", "a"], "diff": ["c.yaml", "c.yaml"],
                      **dict.fromkeys(("ddp", "sharding", "compare"), ["--trace-files", "c.yaml"]),

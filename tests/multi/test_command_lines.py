@@ -30,6 +30,7 @@ TWO_LINES = [
     ("dpt-rdzv", "--port", "1\n2"), ("dpt-rdzv", "a\nb"), ("dpt-data", "a\nb"), ("dpt-data", "encode", "--a\nb"),
     ("dpt-bench", "a\nb"), ("dpt-bench", "gemm", "--a\nb"), ("dpt-plot", "a\nb"), ("dpt-plot", "--a\nb"),
     ("dpt-trace", "a\nb"), ("dpt-trace", "ddp", "--a\nb"), ("dpt-trace", "ddp", "--trace-files", "a\nb"),
+    ("dpt-doctor", "a\nb"), ("dpt-doctor", "--a\nb"),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cluster import ROOT, bin_dir, program
 
-PROGRAMS = ("dpt-rdzv", "dpt-worker", "dpt-ckpt", "dpt-data", "dpt-plot", "dpt-trace", "dpt-bench")
+PROGRAMS = ("dpt-rdzv", "dpt-worker", "dpt-ckpt", "dpt-data", "dpt-plot", "dpt-trace", "dpt-doctor", "dpt-bench")
 
 
 @pytest.fixture(scope="module")

@@ -161,9 +161,11 @@ static bool find_own_address(const char *port, struct sockaddr_storage *ret)
     return found;
 }
 
-enum dpt_status dpt_node_address_find(const char *interface, const char *endpoint,
-                                      char ret[DPT_ADDRESS_BYTES], struct dpt_err *err)
+enum dpt_status dpt_node_address_explain(const char *interface, const char *endpoint,
+                                         char ret[DPT_ADDRESS_BYTES],
+                                         enum dpt_address_reason *ret_reason, struct dpt_err *err)
 {
+    *ret_reason = DPT_ADDRESS_NAMED;
     if (interface[0] != '\0')
         return find_address_of_interface(interface, ret, err);
     char host[HOST_BYTES], port[8];
@@ -183,11 +185,21 @@ enum dpt_status dpt_node_address_find(const char *interface, const char *endpoin
         return dpt_fail(
             err, DPT_ECONFIG,
             "no route to the server at %s; cluster.interface names the interface to use", endpoint);
+    *ret_reason = DPT_ADDRESS_ROUTE;
     if (is_loopback_address(&from)) {
         struct sockaddr_storage own = {0};
-        if (find_own_address(port, &own))
+        const bool outward = find_own_address(port, &own);
+        if (outward)
             from = own;
+        *ret_reason = outward ? DPT_ADDRESS_OUTWARD : DPT_ADDRESS_LOOPBACK;
     }
     format_address((struct sockaddr *)&from, ret);
     return DPT_OK;
+}
+
+enum dpt_status dpt_node_address_find(const char *interface, const char *endpoint,
+                                      char ret[DPT_ADDRESS_BYTES], struct dpt_err *err)
+{
+    enum dpt_address_reason ignored;
+    return dpt_node_address_explain(interface, endpoint, ret, &ignored, err);
 }
