@@ -61,6 +61,6 @@ def test_memory_viz_reads_a_snapshot(tmp_path, strategy):
     assert f"total_reserved: {human(record['reserved']['bytes'])}" in report["summary"], report["summary"]
     moments = sum(int(line.rsplit(" ", 1)[1]) for line in report["memory"] if "moment:0:transformer." in line)
     assert 0.8 * record["tags"]["moments"]["bytes"] < moments <= record["tags"]["moments"]["bytes"], report["memory"]
-    assert any("active_allocated;weights:0:transformer.h.1.mlp.c_fc.weight" in line for line in report["memory"])
+    assert any("active_allocated;weights:0:transformer.h.1." in line for line in report["memory"])
     assert "cudaMalloc" in report["trace"] and "cudaFree" in report["trace"], report["trace"]
     assert min(report["pages"]) > run.snapshot(0).stat().st_size  # base64 of it is within

@@ -110,7 +110,11 @@ static bool describe_part(const struct dpt_strategy *s, const struct dpt_state_p
         const bool registered = vector->mem && dpt_comm_mem_data(vector->mem) == at;
         if (!registered && !(vector->device && vector->device == at))
             continue;
-        content->purpose = purposes[v];
+        /* With f32 the masters are the weights. */
+        content->purpose =
+            v == DPT_VECTOR_PARAM && s->dtype == DPT_F32 && part == &s->state.held.own
+                ? "weights"
+                : purposes[v];
         if (registered ? vector->flat : vector->device_flat)
             dpt_describe_flat(s->env.model, sizeof(float), content);
         else
