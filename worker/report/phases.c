@@ -43,13 +43,13 @@ enum dpt_status report_phases_find(const struct report_trace *trace,
                                    const struct report_scope *scope, struct report_phases *phases,
                                    struct dpt_err *err)
 {
-    const int64_t from_ns = scope->steps[0].begin_ns, to_ns = scope->steps[scope->n - 1].end_ns;
+    const int64_t from_ns = scope->steps[0].begin_ns;
     *phases = (struct report_phases){0};
     for (size_t i = 0; i < trace->n; i++) {
         const struct report_event *event = &trace->events[i];
         if (event->category != REPORT_ANNOTATION ||
             (scope->main_lane >= 0 && event->lane != scope->main_lane) ||
-            event->begin_ns < from_ns || event->begin_ns >= to_ns)
+            event->begin_ns < from_ns || event->begin_ns >= scope->until_ns)
             continue;
         const enum report_phase phase = report_phase_of(report_event_name(trace, event));
         if (phase != REPORT_PHASES &&

@@ -135,9 +135,10 @@ enum dpt_status report_scope_find(const struct report_trace *trace, bool include
         return dpt_fail_nomem(err, "steps of '%s'", trace->path);
     if (scope->n < 2) {
         memset(scope->counted, 1, trace->n * sizeof *scope->counted);
-        return scope->n == 1 || take_whole_trace(trace, scope)
-                   ? DPT_OK
-                   : dpt_fail_nomem(err, "steps of '%s'", trace->path);
+        if (scope->n == 0 && !take_whole_trace(trace, scope))
+            return dpt_fail_nomem(err, "steps of '%s'", trace->path);
+        scope->until_ns = scope->steps[0].end_ns;
+        return DPT_OK;
     }
     const struct limit limit = limit_of(scope, include_last);
     memset(scope->counted, 0, trace->n * sizeof *scope->counted);
@@ -145,6 +146,8 @@ enum dpt_status report_scope_find(const struct report_trace *trace, bool include
         return dpt_fail_nomem(err, "steps of '%s'", trace->path);
     if (!include_last)
         scope->n--;
+    scope->until_ns =
+        include_last ? scope->steps[scope->n - 1].end_ns : scope->steps[scope->n].begin_ns;
     return DPT_OK;
 }
 

@@ -17,7 +17,9 @@ struct report_step {
 struct report_scope {
     struct report_step *steps; /* [n], those that count, in order of time; one at least; owned */
     size_t n;
-    size_t n_traced;   /* steps of the trace */
+    size_t n_traced; /* steps of the trace */
+    int64_t
+        until_ns; /* the begin of the first step that does not count; else the end of the last */
     int32_t main_lane; /* the thread of the steps; -1: the trace has no steps */
     bool *counted;     /* [trace->n]; owned */
 };
