@@ -5,6 +5,7 @@
 #include "worker/report/page_parts.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 static void write_op(FILE *out, const struct dpt_report_op *op, const struct page_unit *total,
                      const struct page_unit *mean, double longest_ns)
@@ -14,7 +15,8 @@ static void write_op(FILE *out, const struct dpt_report_op *op, const struct pag
     dpt_html_short_text(out, op->name, PAGE_NAME_CHARACTERS);
     (void)fputs("</th><td class=\"wide\">", out);
     dpt_html_picture_begin(out, "thin", 10, op->name);
-    (void)fprintf(out, "<rect class=\"compute\" width=\"%.2f%%\" height=\"10\"/>\n",
+    (void)fprintf(out, "<rect class=\"%s\" width=\"%.2f%%\" height=\"10\"/>\n",
+                  strncmp(op->name, "nccl", 4) == 0 ? "comm" : "compute",
                   page_percent((double)op->total_ns, longest_ns));
     dpt_html_picture_end(out);
     (void)fputs("</td>", out);
