@@ -132,7 +132,7 @@ static enum dpt_status await_command(struct dpt_rank *r, struct dpt_err *err)
         const bool looks = state->phase == DPT__RANK_PHASE__RANK_FINISHED &&
                            state->checkpoint_step < r->state.step;
         dpt_link_publish(r->link, false);
-        dpt_activity_note(DPT_WORK_STANDBY, -1, -1);
+        dpt_present_work_note(DPT_WORK_STANDBY, -1, -1);
         enum dpt_status status = dpt_link_wait(r->link, looks ? LOOK_FOR_CHECKPOINT_MS : -1, err);
         if (status != DPT_INPROGRESS)
             return status;
@@ -147,7 +147,7 @@ enum dpt_status rank_follow(struct dpt_rank *r, struct dpt_err *err)
     enum dpt_status status = DPT_OK;
     while (status == DPT_OK && (status = await_command(r, err)) == DPT_OK) {
         const Dpt__AgentToRank *command = dpt_link_command(r->link);
-        dpt_activity_note(DPT_WORK_FORM, -1, -1);
+        dpt_present_work_note(DPT_WORK_FORM, -1, -1);
         if (command->command == DPT__RANK_COMMAND__COMMAND_EXIT)
             break;
         if (running_is_implied(r, command))

@@ -173,8 +173,8 @@ int dpt_rank_run(const struct dpt_rank_options *options)
         return EXIT_CODE_FAILED;
     }
     init_rank(whole, options);
-    dpt_activity_attach(&whole->rank.activity, DPT_ACTIVITY_MAIN);
-    dpt_activity_note(DPT_WORK_SETUP, -1, -1);
+    dpt_present_work_attach(&whole->rank.activity, DPT_PRESENT_WORK_MAIN);
+    dpt_present_work_note(DPT_WORK_SETUP, -1, -1);
     enum dpt_status status = open_rooms(&whole->rank, &err);
     const bool at_work = status == DPT_OK;
     if (at_work) {
@@ -183,7 +183,7 @@ int dpt_rank_run(const struct dpt_rank_options *options)
     }
     const int exit_code = report_and_close_log(&whole->rank, status, at_work, &err);
     close_rooms(&whole->rank);
-    dpt_activity_attach(NULL, DPT_ACTIVITY_MAIN);
+    dpt_present_work_attach(NULL, DPT_PRESENT_WORK_MAIN);
     free(whole);
     return exit_code;
 }

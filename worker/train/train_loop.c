@@ -215,7 +215,7 @@ static enum dpt_status evaluate_once(struct dpt_rank *r, bool *ret_stopped, stru
     *ret_stopped = false;
     if (r->state.validation.step != r->state.step) {
         const int64_t began_ns = dpt_trace_begin();
-        dpt_activity_note(DPT_WORK_EVALUATE, -1, -1);
+        dpt_present_work_note(DPT_WORK_EVALUATE, -1, -1);
         DPT_TRY(rank_evaluate(r, ret_stopped, &all_leave, err));
         dpt_trace_end_named(began_ns, "evaluation");
     }
@@ -251,17 +251,17 @@ static enum dpt_status make_one_step(struct dpt_rank *r, struct dpt_err *err)
     dpt_log_set_where(r->gen.rank, r->gen.number, r->state.step);
     DPT_TRY(rank_compute_step(r, err));
     const int64_t began_ns = dpt_trace_begin();
-    dpt_activity_note(DPT_WORK_APPLY, -1, -1);
+    dpt_present_work_note(DPT_WORK_APPLY, -1, -1);
     DPT_TRY(rank_apply(r, err));
     dpt_trace_end_named(began_ns, "optimizer_step");
     rank_note_step(r);
     /* Verified before the step is logged or saved. */
     if (verification_is_due(r)) {
-        dpt_activity_note(DPT_WORK_VERIFY, -1, -1);
+        dpt_present_work_note(DPT_WORK_VERIFY, -1, -1);
         DPT_TRY(rank_verify(r, err));
     }
     DPT_TRY(rank_finish_rebuild(r, err));
-    dpt_activity_note(DPT_WORK_LOG, -1, -1);
+    dpt_present_work_note(DPT_WORK_LOG, -1, -1);
     struct dpt_comm_account account;
     double step_ms = account_step(r, &account);
     rank_flush_log(r);
@@ -298,7 +298,7 @@ static enum dpt_status step_and_follow_up(struct dpt_rank *r, bool *ret_stopped,
     /* Evaluates before the save, which contains the validation loss. */
     if (!leaves)
         DPT_TRY(evaluate_if_due(r, false, &stopped, err));
-    dpt_activity_note(DPT_WORK_SAVE, -1, -1);
+    dpt_present_work_note(DPT_WORK_SAVE, -1, -1);
     if (rank_save_if_due(r))
         begin_step_account(r);
     DPT_TRY(rank_check_folder(r, err));

@@ -6,7 +6,7 @@
 #include "worker/strategy/reduce/tree_sum.h"
 #include "worker/strategy/reduce/wire.h"
 #include "worker/strategy/transport/rank_transfers.h"
-#include "worker/trace/activity.h"
+#include "worker/trace/present_work.h"
 #include "worker/trace/span.h"
 
 #include <stdatomic.h>
@@ -244,7 +244,7 @@ static void sum_piece(struct host_reducer *r, int c, enum dpt_stage s,
 
 static void note_bucket(const struct host_reducer *r, int c)
 {
-    dpt_activity_note(r->base.of.shards ? DPT_WORK_REDUCE_SCATTER : DPT_WORK_ALL_REDUCE,
+    dpt_present_work_note(r->base.of.shards ? DPT_WORK_REDUCE_SCATTER : DPT_WORK_ALL_REDUCE,
                       r->chunks[c].bucket, -1);
 }
 
@@ -279,7 +279,7 @@ static enum dpt_status await_ready(struct host_reducer *r, struct dpt_comm *comm
                                    struct dpt_err *err)
 {
     while (!atomic_load_explicit(&r->ready[bucket], memory_order_acquire)) {
-        dpt_activity_note(DPT_WORK_AWAIT_OWN, bucket, -1);
+        dpt_present_work_note(DPT_WORK_AWAIT_OWN, bucket, -1);
         enum dpt_status status = dpt_comm_poll_woken(comm, -1, err);
         if (status != DPT_INPROGRESS)
             return status;

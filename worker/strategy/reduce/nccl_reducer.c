@@ -5,7 +5,7 @@
 #include "kernels/ops.h"
 #include "worker/comm/nccl_comm.h"
 #include "worker/strategy/transport/buffer.h"
-#include "worker/trace/activity.h"
+#include "worker/trace/present_work.h"
 #include "worker/trace/span.h"
 
 #include <stdatomic.h>
@@ -292,7 +292,7 @@ static enum dpt_status add_parts(struct nccl_reducer *r, int index, struct dpt_e
 
 static void note_bucket(const struct nccl_reducer *r, int bucket)
 {
-    dpt_activity_note(r->base.of.shards ? DPT_WORK_REDUCE_SCATTER : DPT_WORK_ALL_REDUCE, bucket,
+    dpt_present_work_note(r->base.of.shards ? DPT_WORK_REDUCE_SCATTER : DPT_WORK_ALL_REDUCE, bucket,
                       -1);
 }
 
@@ -304,7 +304,7 @@ static enum dpt_status all_reduce_buckets(struct nccl_reducer *r, struct dpt_com
     uint64_t last = 0;
     for (int i = first; i < end; i++) {
         struct bucket *b = &r->buckets[i];
-        dpt_activity_note(DPT_WORK_AWAIT_OWN, i, -1);
+        dpt_present_work_note(DPT_WORK_AWAIT_OWN, i, -1);
         DPT_TRY(await_ready(thread, b, last, err));
         DPT_TRY(dpt_nccl_comm_post_traced(
             nccl, 0, &(struct dpt_nccl_op){b->to_all, b->n_to_all, dpt_event_native(b->event)},
@@ -331,7 +331,7 @@ static enum dpt_status nccl_run_buckets(struct dpt_reducer *reducer, struct dpt_
         const uint64_t before = contributed;
         if (turn < end) {
             struct bucket *b = &r->buckets[turn];
-            dpt_activity_note(DPT_WORK_AWAIT_OWN, turn, -1);
+            dpt_present_work_note(DPT_WORK_AWAIT_OWN, turn, -1);
             DPT_TRY(await_ready(thread, b, last, err));
             if (b->n_to_owners > 0)
                 DPT_TRY(dpt_nccl_comm_post_traced(

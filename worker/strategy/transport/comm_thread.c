@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "worker/comm/nccl_comm.h"
-#include "worker/trace/activity.h"
+#include "worker/trace/present_work.h"
 #include "worker/trace/recorder.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@
 struct dpt_comm_thread {
     pthread_t thread;
     struct dpt_trace_recorder *recorder; /* borrowed; NULL: nothing is traced */
-    struct dpt_activity *activity;       /* borrowed; NULL: nothing is noted */
+    struct dpt_present_work *activity;       /* borrowed; NULL: nothing is noted */
     struct dpt_comm_listener *listener;
     int abort_fd; /* eventfd, readable from an abort until the next arm; ends creation */
 
@@ -86,7 +86,7 @@ static void *comm_thread_main(void *arg)
 {
     struct dpt_comm_thread *t = arg;
     dpt_trace_attach(t->recorder, DPT_TRACE_COMM);
-    dpt_activity_attach(t->activity, DPT_ACTIVITY_COMM);
+    dpt_present_work_attach(t->activity, DPT_PRESENT_WORK_COMM);
     (void)pthread_mutex_lock(&t->mutex);
     for (;;) {
         while (!t->job && !t->stop)
@@ -100,7 +100,7 @@ static void *comm_thread_main(void *arg)
 
         struct dpt_err err = {.status = DPT_OK};
         enum dpt_status status = job(t, ctx, &err);
-        dpt_activity_note(DPT_WORK_NONE, -1, -1);
+        dpt_present_work_note(DPT_WORK_NONE, -1, -1);
         /* Ends NCCL at once: a kernel that waits for a dead peer may block other work of the
          * device, and nothing waits any more for the operations under way. */
         if (status != DPT_OK && t->nccl)
@@ -131,7 +131,7 @@ enum dpt_status dpt_comm_thread_create(struct dpt_comm_listener *listener,
         return dpt_fail_nomem(err, "communication thread");
     t->listener = listener;
     t->recorder = dpt_trace_recorder_here();
-    t->activity = dpt_activity_here();
+    t->activity = dpt_present_work_here();
     t->suspect = -1;
     t->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (t->abort_fd < 0) {

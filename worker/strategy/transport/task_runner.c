@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "worker/comm/nccl_comm.h"
-#include "worker/trace/activity.h"
+#include "worker/trace/present_work.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -342,7 +342,7 @@ static void note_oldest(const struct dpt_task_runner *w)
     while (i < w->next && w->running[i % w->window].arrived)
         i++;
     const struct dpt_task *task = &w->list->tasks[i < w->next ? i : w->oldest];
-    dpt_activity_note(i < w->next || w->oldest < w->next ? works[task->kind] : DPT_WORK_AWAIT_OWN,
+    dpt_present_work_note(i < w->next || w->oldest < w->next ? works[task->kind] : DPT_WORK_AWAIT_OWN,
                       task->unit, -1);
 }
 

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct dpt_activity;
+struct dpt_present_work;
 struct dpt_link;
 
 struct dpt_link_options {
@@ -24,7 +24,7 @@ struct dpt_link_options {
     void (*on_closed)(void *ctx);
     void *ctx;
     /* What the rank's threads do now, for the report; borrowed. NULL: not known. */
-    const struct dpt_activity *activity;
+    const struct dpt_present_work *activity;
     /* For the first report, made by dpt_report_init. The link copies the addresses. */
     uint32_t local_rank, spawn;
     const char *shm_addr, *tcp_addr;
@@ -55,7 +55,7 @@ void dpt_link_publish_failure(struct dpt_link *link, uint64_t generation, int su
                               const char *text);
 /* report_activity.c. Sets the report's activity: the work of the threads, and its time up to now.
  * Between dpt_link_edit and dpt_link_publish. */
-void dpt_report_set_activity(struct dpt_report *report, const struct dpt_activity *activity);
+void dpt_report_set_activity(struct dpt_report *report, const struct dpt_present_work *activity);
 /* Sets the report's text, cut to its length. Between dpt_link_edit and dpt_link_publish. */
 void dpt_report_set_text(struct dpt_report *report, const char *text);
 

@@ -1,12 +1,12 @@
 /* The work of the rank's threads in its report (link.h). */
 #include "base/clock.h"
-#include "worker/trace/activity.h"
+#include "worker/trace/present_work.h"
 #include "worker/train/link/link.h"
 
 _Static_assert((int)DPT_WORK_AWAIT_OWN == (int)DPT__RANK_WORK__WORK_AWAIT_OWN &&
                    (int)DPT_WORK_COMMIT == (int)DPT__RANK_WORK__WORK_COMMIT &&
                    (int)DPT_WORK_GATHER == (int)DPT__RANK_WORK__WORK_GATHER,
-               "dpt.proto numbers the works as activity.h does");
+               "dpt.proto numbers the works as present_work.h does");
 
 static int64_t ms_since(int64_t since_ns)
 {
@@ -14,10 +14,10 @@ static int64_t ms_since(int64_t since_ns)
     return since_ns > 0 && ns > 0 ? ns / 1000000 : 0;
 }
 
-void dpt_report_set_activity(struct dpt_report *report, const struct dpt_activity *activity)
+void dpt_report_set_activity(struct dpt_report *report, const struct dpt_present_work *activity)
 {
-    const struct dpt_activity_view own = dpt_activity_read(activity, DPT_ACTIVITY_MAIN),
-                                   comm = dpt_activity_read(activity, DPT_ACTIVITY_COMM);
+    const struct dpt_present_work_view own = dpt_present_work_read(activity, DPT_PRESENT_WORK_MAIN),
+                                   comm = dpt_present_work_read(activity, DPT_PRESENT_WORK_COMM);
     Dpt__RankActivity *to = &report->activity;
     to->main = (Dpt__RankWork)own.work;
     to->main_unit = (uint32_t)(own.unit + 1);

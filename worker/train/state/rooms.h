@@ -21,7 +21,7 @@
 #include "kernels/device.h"
 #include "worker/agent/rank_protocol.h"
 #include "worker/comm/nccl_calls.h"
-#include "worker/trace/activity.h"
+#include "worker/trace/present_work.h"
 #include "worker/train/state/generation.h"
 #include "worker/train/state/train_state.h"
 
@@ -65,7 +65,7 @@ struct dpt_rank {
     struct dpt_strategy *strategy;
     struct generation gen;
     struct train_state state;
-    struct dpt_activity activity; /* of the main and the communication thread */
+    struct dpt_present_work activity; /* of the main and the communication thread */
     struct dpt_link *link;
     struct rank_log *log;
     struct rank_trace *trace;

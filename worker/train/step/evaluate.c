@@ -113,9 +113,9 @@ static enum dpt_status evaluate_round(struct dpt_rank *r, struct dpt_eval_sums *
     DPT_TRY(evaluate_batch(r, batch, &mine, err));
     mine.reform = dpt_link_reform_wanted(r->link, r->gen.number);
     mine.leaving = dpt_link_leaving(r->link);
-    dpt_activity_note(DPT_WORK_COMMIT, -1, -1);
+    dpt_present_work_note(DPT_WORK_COMMIT, -1, -1);
     DPT_TRY(generation_all_gather(&r->gen, r->comm_thread, &mine, sizeof mine, err));
-    dpt_activity_note(DPT_WORK_EVALUATE, -1, -1);
+    dpt_present_work_note(DPT_WORK_EVALUATE, -1, -1);
     return dpt_eval_sums_combine(e, r->gen.gathered, err);
 }
 

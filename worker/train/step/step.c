@@ -121,7 +121,7 @@ void rank_note_action(const struct dpt_action *action)
         [DPT_ACTION_FORWARD] = DPT_WORK_FORWARD,       [DPT_ACTION_BACKWARD] = DPT_WORK_BACKWARD,
         [DPT_ACTION_FREE] = DPT_WORK_AWAIT_BUFFER,     [DPT_ACTION_RESERVE] = DPT_WORK_AWAIT_BUFFER,
         [DPT_ACTION_REDUCE] = DPT_WORK_AWAIT_GRADIENT, [DPT_ACTION_END_SLOT] = DPT_WORK_BACKWARD};
-    dpt_activity_note(works[action->kind], action->unit, action->slot);
+    dpt_present_work_note(works[action->kind], action->unit, action->slot);
 }
 
 /* Carries out action `i` of the list. */
@@ -190,11 +190,11 @@ enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err)
         DPT_TRY(carry_out_action(r, &list->actions[i], i, &slot, err));
     }
     const int64_t sync_ns = dpt_trace_begin();
-    dpt_activity_note(DPT_WORK_AWAIT_GRADIENT, -1, -1);
+    dpt_present_work_note(DPT_WORK_AWAIT_GRADIENT, -1, -1);
     DPT_TRY(dpt_strategy_await_gradient(r->strategy, err));
     dpt_trace_end_named(sync_ns, "grad_sync");
     const int64_t commit_ns = dpt_trace_begin();
-    dpt_activity_note(DPT_WORK_COMMIT, -1, -1);
+    dpt_present_work_note(DPT_WORK_COMMIT, -1, -1);
     const enum dpt_status status = rank_commit_step(r, err);
     dpt_trace_end_named(commit_ns, "commit");
     return status;

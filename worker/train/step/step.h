@@ -36,7 +36,7 @@ bool rank_interrupted(const struct dpt_rank *r);
  * is an error of this machine (DPT_EDEVICE). */
 enum dpt_status rank_note_reading(struct dpt_rank *r, enum dpt_status status, struct dpt_err *err);
 
-/* Notes the work of an action, for dpt-doctor (worker/trace/activity.h). */
+/* Notes the work of an action, for dpt-doctor (worker/trace/present_work.h). */
 void rank_note_action(const struct dpt_action *action);
 
 /* commit.c. Runs the all-gather of losses, norm and flags, when the gradient is complete. The step

@@ -1,5 +1,5 @@
 /* The present work of a rank's threads (activity.h). */
-#include "worker/trace/activity.h"
+#include "worker/trace/present_work.h"
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -8,21 +8,21 @@
 
 enum { SLOT_BITS = 32, UNIT_BITS = 24 };
 
-static _Thread_local struct dpt_activity *here;
-static _Thread_local struct dpt_activity_note *note_here;
+static _Thread_local struct dpt_present_work *here;
+static _Thread_local struct dpt_present_work_note *note_here;
 
-void dpt_activity_attach(struct dpt_activity *activity, enum dpt_activity_track track)
+void dpt_present_work_attach(struct dpt_present_work *activity, enum dpt_present_work_track track)
 {
     here = activity;
     note_here = activity ? &activity->note[track] : NULL;
 }
 
-struct dpt_activity *dpt_activity_here(void)
+struct dpt_present_work *dpt_present_work_here(void)
 {
     return here;
 }
 
-void dpt_activity_note(enum dpt_work work, int unit, int slot)
+void dpt_present_work_note(enum dpt_work work, int unit, int slot)
 {
     if (!note_here)
         return;
@@ -35,12 +35,12 @@ void dpt_activity_note(enum dpt_work work, int unit, int slot)
     atomic_store_explicit(&note_here->packed, packed, memory_order_release);
 }
 
-struct dpt_activity_view dpt_activity_read(const struct dpt_activity *activity,
-                                           enum dpt_activity_track track)
+struct dpt_present_work_view dpt_present_work_read(const struct dpt_present_work *activity,
+                                           enum dpt_present_work_track track)
 {
-    const struct dpt_activity_note *note = &activity->note[track];
+    const struct dpt_present_work_note *note = &activity->note[track];
     const uint64_t packed = atomic_load_explicit(&note->packed, memory_order_acquire);
-    return (struct dpt_activity_view){
+    return (struct dpt_present_work_view){
         .work = (enum dpt_work)(packed >> (SLOT_BITS + UNIT_BITS)),
         .unit = (int)(packed >> SLOT_BITS & ((1u << UNIT_BITS) - 1)) - 1,
         .slot = packed == 0 ? -1 : (int)((packed & UINT32_MAX) - 1),

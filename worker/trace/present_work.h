@@ -4,8 +4,8 @@
  *
  * A note costs the time of a clock and two stores. A thread that is not attached pays one load and
  * one branch. Nothing depends on the notes. */
-#ifndef DPT_WORKER_TRACE_ACTIVITY_H
-#define DPT_WORKER_TRACE_ACTIVITY_H
+#ifndef DPT_WORKER_TRACE_PRESENT_WORK_H
+#define DPT_WORKER_TRACE_PRESENT_WORK_H
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -39,20 +39,20 @@ enum dpt_work {
     DPT_WORK_COUNT
 };
 
-enum dpt_activity_track { DPT_ACTIVITY_MAIN, DPT_ACTIVITY_COMM, DPT_ACTIVITY_TRACKS };
+enum dpt_present_work_track { DPT_PRESENT_WORK_MAIN, DPT_PRESENT_WORK_COMM, DPT_PRESENT_WORK_TRACKS };
 
-struct dpt_activity_note {
+struct dpt_present_work_note {
     _Atomic uint64_t packed; /* work, unit and slot; 0: nothing was noted */
     _Atomic int64_t since_ns;
 };
 
 /* Zero-initialise. */
-struct dpt_activity {
-    struct dpt_activity_note note[DPT_ACTIVITY_TRACKS];
+struct dpt_present_work {
+    struct dpt_present_work_note note[DPT_PRESENT_WORK_TRACKS];
 };
 
 /* What a thread does. unit and slot: -1 where the work has none. */
-struct dpt_activity_view {
+struct dpt_present_work_view {
     enum dpt_work work;
     int unit, slot;
     int64_t since_ns; /* of dpt_now_ns */
@@ -60,17 +60,17 @@ struct dpt_activity_view {
 
 /* The calling thread notes its work as `track` from now on. `activity` is borrowed; NULL: it notes
  * nothing. */
-void dpt_activity_attach(struct dpt_activity *activity, enum dpt_activity_track track);
+void dpt_present_work_attach(struct dpt_present_work *activity, enum dpt_present_work_track track);
 /* What the calling thread is attached to, for a thread that it starts; NULL: nothing. */
-struct dpt_activity *dpt_activity_here(void);
+struct dpt_present_work *dpt_present_work_here(void);
 
 /* Notes the work that begins now. `unit`: a unit, range or bucket, below 2^23; `slot` below 2^31;
  * -1: none. The same work again keeps the time of its beginning. */
-void dpt_activity_note(enum dpt_work work, int unit, int slot);
+void dpt_present_work_note(enum dpt_work work, int unit, int slot);
 
 /* The newest note of a thread. A note that changes meanwhile may give the time of the one before.
  * Any thread. */
-struct dpt_activity_view dpt_activity_read(const struct dpt_activity *activity,
-                                           enum dpt_activity_track track);
+struct dpt_present_work_view dpt_present_work_read(const struct dpt_present_work *activity,
+                                           enum dpt_present_work_track track);
 
 #endif
