@@ -154,5 +154,7 @@ def test_diff_of_kernels(tmp_path):
     theirs = {row["name"]: row for row in run_python(DIFF, *files)}
     assert len(theirs) > 5 and set(ours) == set(theirs)
     for name, row in theirs.items():
-        assert int(ours[name]["a_calls"]) == row["control_counts"] or not row["control_counts"] > 0, name
-        assert int(ours[name]["b_calls"]) == row["test_counts"] or not row["test_counts"] > 0, name
+        assert int(ours[name]["a_calls"]) == row["a_counts"] and int(ours[name]["b_calls"]) == row["b_counts"], name
+        for side in "ab":  # the tool's times are whole microseconds
+            ours_us, theirs_us = float(ours[name][f"{side}_ms"]) * 1000, row[f"{side}_total_duration"]
+            assert abs(ours_us - theirs_us) <= 2 * row[f"{side}_counts"], name
