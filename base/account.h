@@ -81,8 +81,9 @@ struct dpt_account {
 void dpt_account_observe(struct dpt_account *account, dpt_account_sink sink);
 
 /* dpt_account_add counts an allocation of `bytes` bytes at `at`, for which the system gave
- * `reserved` bytes. `at` is for the log and the sink; NULL: the memory has several addresses. dpt_account_sub
- * counts its release, with the same numbers. No effect if `account` is NULL. Any thread. */
+ * `reserved` bytes. `at` is for the log and the sink; NULL: the memory has several addresses.
+ * dpt_account_sub counts its release, with the same numbers. No effect if `account` is NULL. Any
+ * thread. */
 void dpt_account_add(struct dpt_account *account, enum dpt_memory_tag tag, const void *at,
                      size_t bytes, size_t reserved);
 void dpt_account_sub(struct dpt_account *account, enum dpt_memory_tag tag, const void *at,

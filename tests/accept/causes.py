@@ -1,5 +1,5 @@
-"""Runs whose bottleneck is known, and what dpt-trace says of them. Slots and reads are slowed by the program with faults,
-which logs each delay (tests/worker/train/delays.h); a link is slowed by tc(8)."""
+"""Runs whose bottleneck is known, and what dpt-trace says of them. The program with faults slows slots and reads, and
+logs each delay (tests/worker/train/delays.h); tc(8) slows a link."""
 
 import csv
 import gzip

@@ -36,7 +36,7 @@ void dpt_present_work_note(enum dpt_work work, int unit, int slot)
 }
 
 struct dpt_present_work_view dpt_present_work_read(const struct dpt_present_work *activity,
-                                           enum dpt_present_work_track track)
+                                                   enum dpt_present_work_track track)
 {
     const struct dpt_present_work_note *note = &activity->note[track];
     const uint64_t packed = atomic_load_explicit(&note->packed, memory_order_acquire);

@@ -39,7 +39,11 @@ enum dpt_work {
     DPT_WORK_COUNT
 };
 
-enum dpt_present_work_track { DPT_PRESENT_WORK_MAIN, DPT_PRESENT_WORK_COMM, DPT_PRESENT_WORK_TRACKS };
+enum dpt_present_work_track {
+    DPT_PRESENT_WORK_MAIN,
+    DPT_PRESENT_WORK_COMM,
+    DPT_PRESENT_WORK_TRACKS
+};
 
 struct dpt_present_work_note {
     _Atomic uint64_t packed; /* work, unit and slot; 0: nothing was noted */
@@ -71,6 +75,6 @@ void dpt_present_work_note(enum dpt_work work, int unit, int slot);
 /* The newest note of a thread. A note that changes meanwhile may give the time of the one before.
  * Any thread. */
 struct dpt_present_work_view dpt_present_work_read(const struct dpt_present_work *activity,
-                                           enum dpt_present_work_track track);
+                                                   enum dpt_present_work_track track);
 
 #endif

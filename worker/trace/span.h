@@ -19,7 +19,7 @@ enum dpt_trace_kind {
     /* A COLLECTIVE that a device carries out by NCCL: from its launch until the host knows its end
      */
     DPT_TRACE_DEVICE_COLLECTIVE,
-    DPT_TRACE_MEMORY,     /* an allocation or a release; the values are DPT_TRACE_MEMORY_… */
+    DPT_TRACE_MEMORY,    /* an allocation or a release; the values are DPT_TRACE_MEMORY_… */
     DPT_TRACE_MEMORY_TAG /* `name` is a kind of memory, and the values are its bytes and its peak */
 };
 

@@ -71,7 +71,8 @@ static void notes_are_read_by_another_thread(void **state)
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, note_as_communication_thread, &activity), 0);
     for (int i = 0; i < 100000; i++) {
-        const struct dpt_present_work_view view = dpt_present_work_read(&activity, DPT_PRESENT_WORK_COMM);
+        const struct dpt_present_work_view view =
+            dpt_present_work_read(&activity, DPT_PRESENT_WORK_COMM);
         assert_true(
             view.work == DPT_WORK_NONE ||
             (view.work == DPT_WORK_SCATTER && view.unit >= 0 && view.unit < 7 && view.slot == -1));
@@ -86,7 +87,8 @@ static void thread_that_is_not_attached_notes_nothing(void **state)
     struct dpt_present_work activity = {0};
     dpt_present_work_note(DPT_WORK_APPLY, -1, -1);
     assert_null(dpt_present_work_here());
-    const struct dpt_present_work_view view = dpt_present_work_read(&activity, DPT_PRESENT_WORK_MAIN);
+    const struct dpt_present_work_view view =
+        dpt_present_work_read(&activity, DPT_PRESENT_WORK_MAIN);
     assert_int_equal(view.work, DPT_WORK_NONE);
     assert_int_equal(view.unit, -1);
     assert_int_equal(view.slot, -1);

@@ -3,8 +3,8 @@
 #define DPT_TESTS_WORKER_TRAIN_DELAYS_H
 
 /* Delays the calling thread if the environment variable asks for it: US:FILE, microseconds, and a
- * file to which the begin and the end of the delay are appended: two int64_t, ns since 1970. A delay
- * that cannot be logged ends the process. Any thread. */
+ * file to which the begin and the end of the delay are appended: two int64_t, ns since 1970. A
+ * delay that cannot be logged ends the process. Any thread. */
 void dpt_test_delay(const char *variable);
 
 #endif

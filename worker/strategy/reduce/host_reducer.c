@@ -245,7 +245,7 @@ static void sum_piece(struct host_reducer *r, int c, enum dpt_stage s,
 static void note_bucket(const struct host_reducer *r, int c)
 {
     dpt_present_work_note(r->base.of.shards ? DPT_WORK_REDUCE_SCATTER : DPT_WORK_ALL_REDUCE,
-                      r->chunks[c].bucket, -1);
+                          r->chunks[c].bucket, -1);
 }
 
 /* Waits for the parts of one stage of a chunk, and adds them. */

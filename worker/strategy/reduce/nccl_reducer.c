@@ -293,7 +293,7 @@ static enum dpt_status add_parts(struct nccl_reducer *r, int index, struct dpt_e
 static void note_bucket(const struct nccl_reducer *r, int bucket)
 {
     dpt_present_work_note(r->base.of.shards ? DPT_WORK_REDUCE_SCATTER : DPT_WORK_ALL_REDUCE, bucket,
-                      -1);
+                          -1);
 }
 
 /* Reduces buckets by NCCL's own all-reduce. */

@@ -20,7 +20,7 @@
 struct dpt_comm_thread {
     pthread_t thread;
     struct dpt_trace_recorder *recorder; /* borrowed; NULL: nothing is traced */
-    struct dpt_present_work *activity;       /* borrowed; NULL: nothing is noted */
+    struct dpt_present_work *activity;   /* borrowed; NULL: nothing is noted */
     struct dpt_comm_listener *listener;
     int abort_fd; /* eventfd, readable from an abort until the next arm; ends creation */
 
@@ -69,9 +69,9 @@ static void count_bytes(struct dpt_comm_thread *t)
     t->nccl_bytes_of_last = nccl_bytes;
 }
 
-/* NCCL says that a peer is gone, but not which. The control's connection to a process that died ends
- * within milliseconds, and then the control names the rank. Without this second sign the server
- * would wait for the lease of a dead node. An abort ends the wait. */
+/* NCCL says that a peer is gone, but not which. The control's connection to a process that died
+ * ends within milliseconds, and then the control names the rank. Without this second sign the
+ * server would wait for the lease of a dead node. An abort ends the wait. */
 static void find_dead_peer(struct dpt_comm_thread *t)
 {
     const int64_t end_ns = dpt_now_ns() + DEAD_PEER_NS;

@@ -342,8 +342,9 @@ static void note_oldest(const struct dpt_task_runner *w)
     while (i < w->next && w->running[i % w->window].arrived)
         i++;
     const struct dpt_task *task = &w->list->tasks[i < w->next ? i : w->oldest];
-    dpt_present_work_note(i < w->next || w->oldest < w->next ? works[task->kind] : DPT_WORK_AWAIT_OWN,
-                      task->unit, -1);
+    dpt_present_work_note(i < w->next || w->oldest < w->next ? works[task->kind]
+                                                             : DPT_WORK_AWAIT_OWN,
+                          task->unit, -1);
 }
 
 static enum dpt_status run_tasks(struct dpt_task_runner *w, struct dpt_err *err)

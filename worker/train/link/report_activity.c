@@ -17,7 +17,8 @@ static int64_t ms_since(int64_t since_ns)
 void dpt_report_set_activity(struct dpt_report *report, const struct dpt_present_work *activity)
 {
     const struct dpt_present_work_view own = dpt_present_work_read(activity, DPT_PRESENT_WORK_MAIN),
-                                   comm = dpt_present_work_read(activity, DPT_PRESENT_WORK_COMM);
+                                       comm =
+                                           dpt_present_work_read(activity, DPT_PRESENT_WORK_COMM);
     Dpt__RankActivity *to = &report->activity;
     to->main = (Dpt__RankWork)own.work;
     to->main_unit = (uint32_t)(own.unit + 1);
