@@ -9,7 +9,7 @@ import pytest
 
 from calm import calm_hash, last_step_without_server
 from cluster import checkpoint_hash, wait_until
-from processes import proc_alive
+from processes import proc_alive, send_signal
 
 TIMEOUT_S = 1.5  # the join time is 12 times that
 DRAIN_S = 8      # cluster.drain_s where it is not given
@@ -205,6 +205,7 @@ def test_told_twice_counts_what_is_lost(make_cluster, slow):
     cluster.server.kill()
     at = printed_step(worker)
     wait_until("more steps", lambda: printed_step(worker) > at + 40, 60 * slow, worker.log_tail)
+    send_signal(worker.rank_pids()[0], signal.SIGSTOP)  # a rank that runs may be faster than the second signal
     worker.term()
     worker.wait_log("a second signal ends at once", 20 * slow)
     taken = time.monotonic()
