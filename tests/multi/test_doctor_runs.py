@@ -10,6 +10,10 @@ def test_stopped_rank_of_a_sharded_run_is_named(make_cluster, slow):
     stop_a_rank(make_cluster, slow, {"strategy.name": "fsdp", "strategy.sharding": "full_shard"})
 
 
+def test_stopped_rank_of_a_ring_is_named(make_cluster, slow):
+    stop_a_rank(make_cluster, slow, {"train.reduction": "ring"})
+
+
 def test_stopped_machine_is_a_silent_node(make_cluster, slow):
     """Agent and rank are stopped together: the node is named, not the process. The run is found without its name."""
     cluster = make_cluster(sets={"train.steps": 1000000, "cluster.timeout_s": 40 * slow, "checkpoint.every_steps": 0},

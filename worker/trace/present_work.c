@@ -1,4 +1,4 @@
-/* The present work of a rank's threads (activity.h). */
+/* The present work of a rank's threads (present_work.h). */
 #include "worker/trace/present_work.h"
 
 #include "base/clock.h"

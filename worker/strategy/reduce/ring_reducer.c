@@ -2,6 +2,7 @@
 #include "worker/strategy/reduce/ring_reducer.h"
 
 #include "worker/strategy/transport/pattern_run.h"
+#include "worker/trace/present_work.h"
 #include "worker/trace/span.h"
 
 #include <stdatomic.h>
@@ -59,6 +60,7 @@ static enum dpt_status ring_await_ready(struct ring_reducer *r, struct dpt_comm 
                                         struct dpt_err *err)
 {
     while (!atomic_load_explicit(&r->ready[bucket], memory_order_acquire)) {
+        dpt_present_work_note(DPT_WORK_AWAIT_OWN, bucket, -1);
         const enum dpt_status status = dpt_comm_poll_woken(comm, -1, err);
         if (status != DPT_INPROGRESS)
             return status;
@@ -87,6 +89,7 @@ static enum dpt_status ring_run_buckets(struct dpt_reducer *reducer, struct dpt_
         const struct dpt_bucket *bucket = &r->base.of.buckets[b];
         DPT_TRY(ring_await_ready(r, comm, b, err));
         const int64_t began_ns = dpt_trace_begin();
+        dpt_present_work_note(DPT_WORK_ALL_REDUCE, b, -1);
         DPT_TRY(dpt_pattern_run_once(r->run, comm,
                                      (struct dpt_interval){bucket->first, bucket->end}, err));
         ring_trace_bucket(r, began_ns, b);
