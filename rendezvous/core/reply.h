@@ -30,7 +30,7 @@ struct answer {
 void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *answer);
 
 /* status.c: sends the status of the run that the message names, or of the server's only run; if
- * there is none, a text. Changes nothing. */
+ * there is none, a text. Sends nothing if many were sent within a second. Changes no run. */
 void dpt_rdzv_answer_status(const struct inquiry *from);
 
 /* Tells the node that it may go; the caller removes it. Reads last_holder and n_nodes of

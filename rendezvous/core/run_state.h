@@ -270,6 +270,12 @@ struct hearing {
     int64_t outsiders_since_ms, outsider_ms;
 };
 
+/* Status answers of the present second. */
+struct status_answers {
+    int64_t since_ms;
+    int n;
+};
+
 struct dpt_rdzv {
     uint64_t epoch;
     const uint8_t *random; /* (DPT_PROTO_NONCE_BYTES) of the event in progress */
@@ -282,6 +288,7 @@ struct dpt_rdzv {
     struct forgotten_run forgotten[FORGOTTEN_MAX]; /* ring; unused entries are zero */
     size_t n_forgotten;                            /* number ever added to the ring */
     uint64_t generation_floor; /* highest generation of runs that have left the ring */
+    struct status_answers status_answers;
     struct outbox out;
 };
 

@@ -7,6 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
+/* An answer for DPT_PROTO_WORLD_MAX ranks takes about a millisecond. Anyone may ask, and a flood of
+ * questions must not delay the runs: the server is silent to further ones, and the sender asks
+ * again. */
+enum { ANSWERS_MAX = 32, ANSWERS_MS = 1000 };
+
 /* ---- one rank ---- */
 
 /* The work that has not changed since the last report goes on. */
@@ -106,9 +111,22 @@ static void list_runs(const struct dpt_rdzv *core, const char *name, char *text,
                                  core->runs[i]->name);
 }
 
+static bool may_answer(struct dpt_rdzv *core)
+{
+    struct status_answers *answers = &core->status_answers;
+    if (core->now_ms - answers->since_ms >= ANSWERS_MS)
+        *answers = (struct status_answers){.since_ms = core->now_ms};
+    if (answers->n >= ANSWERS_MAX)
+        return false;
+    answers->n++;
+    return true;
+}
+
 void dpt_rdzv_answer_status(const struct inquiry *from)
 {
     struct dpt_rdzv *core = from->core;
+    if (!may_answer(core))
+        return;
     char text[DPT_PROTO_TEXT_BYTES] = "";
     const struct run *run = dpt_rdzv_find_run(core, from->message->stamp->run);
     if (run == NULL && core->n_runs == 1)

@@ -13,13 +13,14 @@
 #include <string.h>
 
 static Dpt__ServerState *answer;
+static size_t answer_bytes;
 
-/* Asks for the status of `run`; the answer goes through its encoding and its checks. */
-static const Dpt__RunStatus *ask(const char *run)
+/* Asks for the status of `run`. Returns the number of answers, which are valid until the next
+ * step. */
+static size_t send_question(const char *run, struct dpt_rdzv_output *ret)
 {
     Dpt__Stamp stamp = DPT__STAMP__INIT;
     Dpt__AgentState question = DPT__AGENT_STATE__INIT;
-    struct dpt_rdzv_output output;
     struct dpt_err err;
     stamp.run = (char *)run;
     stamp.node = (char *)"dpt-doctor";
@@ -31,10 +32,19 @@ static const Dpt__RunStatus *ask(const char *run)
     question.asks_status = true;
     const struct dpt_rdzv_event event = {
         .kind = DPT_RDZV_EVENT_MESSAGE, .now_ms = stage.now_ms, .conn = 999, .message = &question};
-    assert_int_equal(dpt_rdzv_step(stage.core, &event, &output, &err), DPT_OK);
-    assert_int_equal(output.n_sends, 1);
+    assert_int_equal(dpt_rdzv_step(stage.core, &event, ret, &err), DPT_OK);
+    return ret->n_sends;
+}
+
+/* Asks for the status of `run`; the answer goes through its encoding and its checks. */
+static const Dpt__RunStatus *ask(const char *run)
+{
+    struct dpt_rdzv_output output;
+    struct dpt_err err;
+    assert_int_equal(send_question(run, &output), 1);
     assert_int_equal(output.sends[0].conn, 999);
     size_t bytes = dpt_message_bytes(&output.sends[0].message->base);
+    answer_bytes = bytes;
     void *data = malloc(bytes);
     assert_non_null(data);
     assert_int_equal(dpt_message_encode(&output.sends[0].message->base, data, bytes, &bytes, &err),
@@ -183,15 +193,74 @@ static void failed_run_tells_its_error(void **state)
     assert_non_null(strstr(answer->text, "bad data"));
 }
 
+/* The largest run: each node has its longest names and two ranks. */
+static void answer_for_the_largest_run_is_bounded(void **state)
+{
+    (void)state;
+    static struct fake node;
+    Dpt__RankActivity activity = DPT__RANK_ACTIVITY__INIT;
+    char host[DPT_PROTO_NAME_BYTES];
+    struct dpt_rdzv_output output;
+    struct dpt_err err;
+    memset(host, 'h', sizeof host - 1);
+    host[sizeof host - 1] = '\0';
+    activity.main = activity.comm = DPT__RANK_WORK__WORK_AWAIT_OWN;
+    activity.main_unit = activity.main_slot = activity.comm_unit = INT32_MAX;
+    activity.main_ms = activity.comm_ms = DPT_PROTO_MS_MAX / 2;
+    for (int i = 0; i < DPT_PROTO_NODES_MAX; i++) {
+        char id[DPT_PROTO_NAME_BYTES];
+        (void)snprintf(id, sizeof id, "%063d", i);
+        fake_reset(&node, id);
+        node.stamp.run = (char *)"big";
+        node.spec.max_nodes = DPT_PROTO_NODES_MAX;
+        node.spec.max_world = DPT_PROTO_WORLD_MAX;
+        node.state.n_ranks = 2;
+        node.state.host_name = host;
+        node.ranks[0].activity = node.ranks[1].activity = &activity;
+        fake_prepare(&node);
+        const struct dpt_rdzv_event event = {.kind = DPT_RDZV_EVENT_MESSAGE,
+                                             .now_ms = stage.now_ms,
+                                             .conn = 5000 + (uint64_t)i,
+                                             .message = &node.state};
+        assert_int_equal(dpt_rdzv_step(stage.core, &event, &output, &err), DPT_OK);
+    }
+    const Dpt__RunStatus *status = ask("big");
+    assert_int_equal(stage.core->runs[0]->n_nodes, DPT_PROTO_NODES_MAX);
+    assert_int_equal(status->n_ranks, DPT_PROTO_WORLD_MAX);
+    assert_int_equal(status->ranks_left_out, 2 * DPT_PROTO_NODES_MAX - DPT_PROTO_WORLD_MAX);
+    assert_string_equal(status->ranks[DPT_PROTO_WORLD_MAX - 1]->host_name, host);
+    assert_true(answer_bytes < 512 * 1024);
+}
+
+/* A sender that asks without a pause gets a few answers in each second. */
+static void flood_of_questions_is_not_answered(void **state)
+{
+    (void)state;
+    struct dpt_rdzv_output output;
+    size_t answers = 0;
+    trio_start();
+    for (int i = 0; i < 1000; i++)
+        answers += send_question(a.stamp.run, &output);
+    assert_true(answers > 0 && answers <= 64);
+    assert_int_equal(send_question(a.stamp.run, &output), 0);
+    stage_tick(&stage, 1000);
+    assert_non_null(ask(a.stamp.run));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, trio_setup, close_stage)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(members_come_by_rank),          TEST(spares_come_last),
-        TEST(work_goes_on_after_the_report), TEST(time_without_a_step_is_told),
-        TEST(run_is_found_by_name_or_alone), TEST(question_changes_nothing),
+        TEST(members_come_by_rank),
+        TEST(spares_come_last),
+        TEST(work_goes_on_after_the_report),
+        TEST(time_without_a_step_is_told),
+        TEST(run_is_found_by_name_or_alone),
+        TEST(question_changes_nothing),
         TEST(failed_run_tells_its_error),
+        TEST(answer_for_the_largest_run_is_bounded),
+        TEST(flood_of_questions_is_not_answered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
