@@ -71,16 +71,36 @@ static void name_slowest(const struct dpt_matrix *m, const struct dpt_matrix_med
 
 /* ---- failures ---- */
 
+/* One line for a node, not one for each of its pairs. The reason begins with the node. */
+static void name_silent_nodes(const struct dpt_matrix *m, struct dpt_findings *findings)
+{
+    for (int node = 0; node < m->n; node++)
+        if (m->silent[node][0] != '\0')
+            dpt_finding_set_remedy(
+                dpt_findings_add(findings, DPT_FINDING_FAIL, section, "no answer", "%s",
+                                 m->silent[node]),
+                "its pairs are left out; dpt-doctor net --listen must run there, and firewalls "
+                "must let its port through");
+}
+
+/* The remedy stands once, below the first line. */
 static void name_failures(const struct dpt_matrix *m, struct dpt_findings *findings)
 {
+    bool first = true;
     for (int a = 0; a < m->n; a++)
-        for (int b = 0; b < m->n; b++)
-            if (a != b && m->pair[a][b].state == DPT_PAIR_FAILED)
+        for (int b = 0; b < m->n; b++) {
+            if (a == b || m->pair[a][b].state != DPT_PAIR_FAILED || m->silent[a][0] != '\0' ||
+                m->silent[b][0] != '\0')
+                continue;
+            struct dpt_finding *line =
+                dpt_findings_add(findings, DPT_FINDING_FAIL, section, "no link", "%s -> %s: %s",
+                                 m->name[a], m->name[b], m->pair[a][b].why);
+            if (first)
                 dpt_finding_set_remedy(
-                    dpt_findings_add(findings, DPT_FINDING_FAIL, section, "no link", "%s -> %s: %s",
-                                     m->name[a], m->name[b], m->pair[a][b].why),
-                    "ranks connect in both directions: open the port in the firewalls of both, "
-                    "and for a run the ports of net.ipv4.ip_local_port_range");
+                    line, "ranks connect in both directions: open the port in the firewalls of "
+                          "both, and for a run the ports of net.ipv4.ip_local_port_range");
+            first = false;
+        }
 }
 
 /* ---- asymmetry ---- */
@@ -184,6 +204,7 @@ void dpt_matrix_judge(const struct dpt_matrix *m, struct dpt_findings *findings)
     bool slow[2][DPT_MATRIX_NODES_MAX]; /* [it receives, it sends] */
     struct dpt_matrix_medians medians;
     dpt_matrix_medians(m, &medians);
+    name_silent_nodes(m, findings);
     name_failures(m, findings);
     name_slowest(m, &medians, findings);
     name_asymmetries(m, findings);

@@ -25,6 +25,8 @@ struct dpt_pair {
 struct dpt_matrix {
     int n;
     char name[DPT_MATRIX_NODES_MAX][DPT_MATRIX_NAME_BYTES];
+    /* Why a node gave no answer; "": it answers. */
+    char silent[DPT_MATRIX_NODES_MAX][DPT_MATRIX_WHY_BYTES];
     struct dpt_pair pair[DPT_MATRIX_NODES_MAX][DPT_MATRIX_NODES_MAX]; /* [from][to] */
 };
 
@@ -41,8 +43,8 @@ struct dpt_matrix_medians {
 };
 void dpt_matrix_medians(const struct dpt_matrix *matrix, struct dpt_matrix_medians *ret);
 
-/* Adds lines: the slowest pair, pairs that failed, asymmetric pairs, nodes that are slow to or from
- * all others, and other outliers. */
+/* Adds lines: nodes that do not answer, other pairs that failed, the slowest pair, asymmetric
+ * pairs, nodes that are slow to or from all others, and other outliers. */
 void dpt_matrix_judge(const struct dpt_matrix *matrix, struct dpt_findings *findings);
 
 #endif

@@ -90,6 +90,8 @@ static void greet_nodes(const struct dpt_doctor_args *args, struct dpt_matrix *m
                 (void)snprintf(m->name[i] + used, sizeof m->name[i] - used, " %s", host);
             continue;
         }
+        (void)snprintf(m->silent[i], sizeof m->silent[i], "%.*s", (int)sizeof m->silent[i] - 1,
+                       why.text);
         for (int k = 0; k < m->n; k++) {
             if (k == i)
                 continue;

@@ -162,13 +162,16 @@ void dpt_probe_count_end(const struct dpt_probe_count *count, int64_t *ret_bytes
 static enum dpt_status return_pings(int fd, int64_t timeout_ms, struct dpt_err *err)
 {
     char ping[DPT_PROBE_PING_BYTES];
-    for (int i = 0; i <= DPT_PROBE_PINGS_MAX + DPT_PROBE_WARM_PINGS; i++) {
+    /* A ping is one wait here and two at the sender. */
+    const int64_t until_ms = in(DPT_PROBE_PING_MS + 2 * DPT_PROBE_PINGS_LATE * timeout_ms);
+    for (int i = 0; i <= DPT_PROBE_PINGS_MAX + DPT_PROBE_WARM_PINGS && dpt_now_ms() < until_ms;
+         i++) {
         DPT_TRY(dpt_wire_recv(fd, ping, sizeof ping, in(timeout_ms), err));
         DPT_TRY(dpt_wire_send(fd, ping, sizeof ping, in(timeout_ms), err));
         if (ping[0] == 'e')
             return DPT_OK;
     }
-    return dpt_fail(err, DPT_EPROTO, "more pings than a dpt-doctor sends");
+    return dpt_fail(err, DPT_EPROTO, "more or longer pings than a dpt-doctor sends");
 }
 
 /* Receives for `ms` ms from the first byte on, or until the sender ends. */

@@ -8,7 +8,8 @@
  * Then A sends DPT_PROBE_PING_BYTES at a time, and B returns them: the round trip. The last ping
  * begins with 'e'. Then A sends for MS ms or BYTES bytes, and B tells how much arrived in which
  * time. "fail TEXT" in place of "ok" ends any of them. A node serves one connection at a time, so
- * two measurements never disturb each other on it. */
+ * two measurements never disturb each other on it. Every part of a connection has a deadline,
+ * whatever the other end sends, so none holds a node for long. */
 #ifndef DPT_WORKER_DOCTOR_PROBE_H
 #define DPT_WORKER_DOCTOR_PROBE_H
 
@@ -22,6 +23,7 @@ enum {
     DPT_PROBE_PINGS_MAX = 2000,
     DPT_PROBE_WARM_PINGS = 20, /* not counted: they wake the cores on both sides */
     DPT_PROBE_PING_MS = 500,   /* pings end after this time */
+    DPT_PROBE_PINGS_LATE = 3,  /* that may end later: a warm one, the one that counts, the last */
     DPT_PROBE_STREAM_MS_MIN = 100,
     DPT_PROBE_STREAM_MS_MAX = 60000,
     DPT_PROBE_LINE_MS = 2000 /* the first line of a connection comes within this time */
@@ -48,8 +50,8 @@ DPT_MUST_USE enum dpt_status dpt_probe_pair(const char *from, const char *to,
                                             const struct dpt_probe_order *order,
                                             struct dpt_probe_result *ret, struct dpt_err *err);
 
-/* On a node: reads the first line of a connection and does as it says. Takes the connection. The
- * error is for the node's log. */
+/* On a node: reads the first line of a connection and does as it says. Takes the connection.
+ * timeout_ms: of each wait for the other end. The error is for the node's log. */
 DPT_MUST_USE enum dpt_status dpt_probe_serve(int fd, int64_t timeout_ms, struct dpt_err *err);
 
 /* The bytes per second that a receiver counts. A stream begins with what buffers and token buckets

@@ -102,8 +102,7 @@ static enum dpt_status fail_to_connect(struct dpt_err *err, const char *endpoint
                         endpoint, port);
     if (error == ECONNREFUSED)
         return dpt_fail(err, DPT_EREFUSED,
-                        "%.100s refuses: nothing listens there; start dpt-doctor net --listen %s "
-                        "on it",
+                        "%.100s refuses: nothing listens there; start dpt-doctor net --listen %s",
                         endpoint, port);
     if (error == EHOSTUNREACH || error == ENETUNREACH)
         return dpt_fail(err, DPT_EIO, "%.100s: %s; check addresses and routes (ip route get)",

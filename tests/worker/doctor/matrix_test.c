@@ -146,6 +146,23 @@ static void failed_pairs_fail_and_count_in_no_median(void **state)
     assert_non_null(strstr(line_of("no link")->text, "n0 -> n1: n1 does not answer"));
 }
 
+/* Each of its pairs failed, but one line is enough. A pair of other nodes that failed has its own.
+ */
+static void silent_node_is_one_line(void **state)
+{
+    (void)state;
+    make_even(5);
+    (void)snprintf(m.silent[2], sizeof m.silent[2], "n2: no answer in time");
+    for (int i = 0; i < 5; i++)
+        m.pair[i][2].state = m.pair[2][i].state = DPT_PAIR_FAILED;
+    m.pair[0][1].state = DPT_PAIR_FAILED;
+    dpt_matrix_judge(&m, &findings);
+    assert_int_equal(findings.count[DPT_FINDING_FAIL], 2);
+    assert_string_equal(line_of("no answer")->text, "n2: no answer in time");
+    assert_non_null(strstr(line_of("no answer")->remedy, "net --listen"));
+    assert_non_null(strstr(line_of("no link")->text, "n0 -> n1"));
+}
+
 static void nothing_measured_has_failures_only(void **state)
 {
     (void)state;
@@ -185,6 +202,7 @@ int main(void)
         cmocka_unit_test(far_pair_is_an_outlier),
         cmocka_unit_test(short_times_are_no_outliers),
         cmocka_unit_test(failed_pairs_fail_and_count_in_no_median),
+        cmocka_unit_test(silent_node_is_one_line),
         cmocka_unit_test(nothing_measured_has_failures_only),
         cmocka_unit_test(outliers_beyond_the_limit_are_counted),
     };

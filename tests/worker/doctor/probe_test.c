@@ -10,6 +10,8 @@
 #include "worker/doctor/probe.h"
 #include "worker/doctor/wire.h"
 
+#include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -120,6 +122,37 @@ static void line_without_end_is_refused(void **state)
     assert_non_null(strstr(line, "no dpt-doctor sends"));
 }
 
+static void *serve_one(void *fd)
+{
+    static struct dpt_err why; /* read after the thread has ended */
+    (void)!dpt_probe_serve(*(const int *)fd, 50, &why);
+    return why.text;
+}
+
+/* A peer that answers each wait in time, but never ends, does not hold a node: 2,021 pings with
+ * this pause would take 40 s. */
+static void endless_pings_are_given_up(void **state)
+{
+    (void)state;
+    static const char order[] = "dpt-doctor 1 serve 100 1000\n";
+    char line[DPT_WIRE_LINE_BYTES], ping[DPT_PROBE_PING_BYTES] = "p";
+    int fds[2], pings = 0;
+    pthread_t thread;
+    void *why;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+    assert_int_equal(pthread_create(&thread, NULL, serve_one, &fds[1]), 0);
+    assert_int_equal(send(fds[0], order, strlen(order), 0), (ssize_t)strlen(order));
+    assert_int_equal(dpt_wire_hear(fds[0], dpt_now_ms() + 5000, line, &err), DPT_OK);
+    while (dpt_wire_send(fds[0], ping, sizeof ping, dpt_now_ms() + 5000, &err) == DPT_OK &&
+           dpt_wire_recv(fds[0], ping, sizeof ping, dpt_now_ms() + 5000, &err) == DPT_OK &&
+           ping[0] == 'p' && pings++ < DPT_PROBE_PINGS_MAX)
+        assert_int_not_equal(poll(NULL, 0, 20), -1); /* the pause is the input */
+    (void)close(fds[0]);
+    assert_int_equal(pthread_join(thread, &why), 0);
+    assert_true(pings > 0 && pings < 500);
+    assert_non_null(strstr(why, "pings"));
+}
+
 /* Waits end at their deadlines. */
 static void silent_peer_is_given_up(void **state)
 {
@@ -160,6 +193,7 @@ int main(void)
         cmocka_unit_test(percentiles_are_of_the_nearest_rank),
         cmocka_unit_test(wrong_orders_are_refused),
         cmocka_unit_test(line_without_end_is_refused),
+        cmocka_unit_test(endless_pings_are_given_up),
         cmocka_unit_test(silent_peer_is_given_up),
         cmocka_unit_test(bad_endpoints_are_refused),
     };
