@@ -7,10 +7,11 @@
 #include "worker/doctor/sysfs.h"
 
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 enum { CPUINFO_LINES_MAX = 64, LINE_BYTES = 8192 };
@@ -45,7 +46,6 @@ static void read_cpu(const char *root, struct dpt_machine *ret)
     static char line[LINE_BYTES];
     char path[PATH_MAX];
     (void)snprintf(path, sizeof path, "%.3000s/proc/cpuinfo", root);
-    (void)snprintf(ret->isa, sizeof ret->isa, "plain");
     FILE *file = fopen(path, "re");
     for (int i = 0; file && i < CPUINFO_LINES_MAX && fgets(line, sizeof line, file); i++) {
         const char *value = strchr(line, ':');
@@ -83,10 +83,15 @@ static int64_t limit_of(rlim_t limit)
     return limit == RLIM_INFINITY || limit > (rlim_t)INT64_MAX ? INT64_MAX : (int64_t)limit;
 }
 
-static void read_limits(struct dpt_machine *ret)
+/* Of this process. */
+static void read_cores_and_limits(struct dpt_machine *ret)
 {
     struct rlimit limit;
-    ret->files = ret->files_hard = ret->locked = -1;
+    struct dpt_numa numa;
+    dpt_numa_read(DPT_NUMA_SYS, &numa);
+    ret->numa_nodes = numa.n;
+    ret->cores = dpt_cores();
+    ret->cores_online = (int)sysconf(_SC_NPROCESSORS_ONLN);
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         ret->files = limit_of(limit.rlim_cur);
         ret->files_hard = limit_of(limit.rlim_max);
@@ -97,33 +102,29 @@ static void read_limits(struct dpt_machine *ret)
 
 static void read_shared_memory(const char *root, struct dpt_machine *ret)
 {
-    struct statvfs shm;
+    struct statfs shm;
     char path[PATH_MAX];
     (void)snprintf(path, sizeof path, "%.3000s/dev/shm", root);
     ret->shm = ret->shm_free = -1;
-    if (statvfs(path, &shm) != 0)
+    /* A copy of the folder lies on a disk, whose size says nothing. */
+    if (statfs(path, &shm) != 0 || shm.f_type != TMPFS_MAGIC)
         return;
-    ret->shm = (int64_t)shm.f_blocks * (int64_t)shm.f_frsize;
-    ret->shm_free = (int64_t)shm.f_bavail * (int64_t)shm.f_frsize;
+    ret->shm = (int64_t)shm.f_blocks * (int64_t)shm.f_bsize;
+    ret->shm_free = (int64_t)shm.f_bavail * (int64_t)shm.f_bsize;
 }
 
 void dpt_machine_read(const char *root, struct dpt_machine *ret)
 {
-    char sys[PATH_MAX];
-    struct dpt_numa numa;
-    *ret = (struct dpt_machine){.cores = dpt_cores(),
-                                .cores_online = (int)sysconf(_SC_NPROCESSORS_ONLN)};
-    (void)snprintf(sys, sizeof sys, "%.3000s/sys", root);
+    *ret = (struct dpt_machine){.files = -1, .files_hard = -1, .locked = -1};
     read_cpu(root, ret);
-    dpt_numa_read(sys, &numa);
-    ret->numa_nodes = numa.n;
+    if (root[0] == '\0')
+        read_cores_and_limits(ret);
     read_text(root, "/sys/devices/system/cpu/cpu0/cpufreq", "scaling_governor", ret->governor);
     read_text(root, "/sys/devices/system/clocksource/clocksource0", "current_clocksource",
               ret->clock);
     ret->memory = dpt_memory_of_machine(root);
     ret->available = dpt_memory_available(root);
     read_shared_memory(root, ret);
-    read_limits(ret);
     ret->send_buffer = third_number(root, "tcp_wmem");
     ret->receive_buffer = third_number(root, "tcp_rmem");
 }

@@ -11,10 +11,9 @@ enum { DPT_MACHINE_TEXT_BYTES = 128 };
 
 /* -1 or "" where the kernel does not say. */
 struct dpt_machine {
-    char cpu[DPT_MACHINE_TEXT_BYTES]; /* model */
-    char isa[16];                     /* instructions of dpt's kernels: plain, avx2, avx512 */
-    int cores, cores_online;          /* cores: usable by this process */
-    int numa_nodes;
+    char cpu[DPT_MACHINE_TEXT_BYTES];    /* model */
+    char isa[16];                        /* instructions of dpt's kernels: plain, avx2, avx512 */
+    int cores, cores_online, numa_nodes; /* usable by this process; 0: another machine */
     char governor[DPT_MACHINE_TEXT_BYTES];
     char clock[DPT_MACHINE_TEXT_BYTES];
     int64_t memory, available; /* bytes */
@@ -25,7 +24,8 @@ struct dpt_machine {
         receive_buffer; /* bytes, largest of a TCP connection (tcp_wmem, tcp_rmem) */
 };
 
-/* Reads ROOT/proc, ROOT/sys and ROOT/dev/shm, and the limits of this process. */
+/* Reads ROOT/proc, ROOT/sys and ROOT/dev/shm. With root "", also the cores and limits of this
+ * process; with another root they are not known, because the files are another machine's. */
 void dpt_machine_read(const char *root, struct dpt_machine *ret);
 
 /* The table of dpt's kernels that a CPU with these flags (of /proc/cpuinfo) runs. */

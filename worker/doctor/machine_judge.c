@@ -24,14 +24,19 @@ static struct dpt_finding *add(struct dpt_findings *findings, bool good, const c
 
 static void judge_cpu(const struct dpt_machine *m, struct dpt_findings *findings)
 {
-    const bool fast = strcmp(m->isa, "plain") != 0;
-    (void)dpt_findings_add(findings, DPT_FINDING_INFO, section, "cpu",
-                           "%s; %d of %d cores usable, %d NUMA node%s",
-                           m->cpu[0] != '\0' ? m->cpu : "unknown model", m->cores, m->cores_online,
-                           m->numa_nodes, m->numa_nodes == 1 ? "" : "s");
-    struct dpt_finding *isa =
-        dpt_findings_add(findings, fast ? DPT_FINDING_OK : DPT_FINDING_WARN, section,
-                         "instructions", "kernels for %s are used", m->isa);
+    const bool known = m->isa[0] != '\0', fast = strcmp(m->isa, "plain") != 0;
+    char cores[96] = "";
+    if (m->cores > 0)
+        (void)snprintf(cores, sizeof cores, "; %d of %d cores usable, %d NUMA node%s", m->cores,
+                       m->cores_online, m->numa_nodes, m->numa_nodes == 1 ? "" : "s");
+    (void)dpt_findings_add(findings, DPT_FINDING_INFO, section, "cpu", "%s%s",
+                           m->cpu[0] != '\0' ? m->cpu : "unknown model", cores);
+    struct dpt_finding *isa = dpt_findings_add(findings,
+                                               !known ? DPT_FINDING_INFO
+                                               : fast ? DPT_FINDING_OK
+                                                      : DPT_FINDING_WARN,
+                                               section, "instructions", "dpt's kernels: %s",
+                                               known ? m->isa : "not known");
     if (!fast)
         dpt_finding_set_remedy(isa, "AVX2, FMA and F16C make training on the CPU several times "
                                     "faster; a virtual machine needs a CPU model that has them");
@@ -44,11 +49,12 @@ static void judge_cpu(const struct dpt_machine *m, struct dpt_findings *findings
 static void judge_memory(const struct dpt_machine *m, const struct dpt_machine_devices *d,
                          struct dpt_findings *findings)
 {
-    (void)dpt_findings_add(findings, DPT_FINDING_INFO, section, "memory",
-                           "%.1f GiB, %.1f GiB available to this process",
-                           (double)m->memory / (double)GIB, (double)m->available / (double)GIB);
+    if (m->memory > 0)
+        (void)dpt_findings_add(findings, DPT_FINDING_INFO, section, "memory",
+                               "%.1f GiB, %.1f GiB available to this process",
+                               (double)m->memory / (double)GIB, (double)m->available / (double)GIB);
     if (m->shm < 0) {
-        (void)add(findings, d->gpus < 2, "/dev/shm", "absent");
+        (void)add(findings, d->gpus < 2, "/dev/shm", "no tmpfs is there");
         return;
     }
     /* dpt's ranks share memory by memfd, which needs no room there. NCCL uses it. */
@@ -75,16 +81,18 @@ static void judge_limits(const struct dpt_machine *m, const struct dpt_machine_d
                          struct dpt_findings *findings)
 {
     char text[64], number[32];
+    if (m->files < 0 || m->locked < 0)
+        return;
     print_limit(m->files, number, sizeof number);
     (void)snprintf(text, sizeof text, "%s open files for a process", number);
-    if (m->files >= 0 && m->files < FILES_ENOUGH)
+    if (m->files < FILES_ENOUGH)
         dpt_finding_set_remedy(add(findings, false, "ulimit -n", text),
                                "a rank has a socket for each rank of another machine: "
                                "ulimit -n %d (hard limit: %" PRId64 ")",
                                FILES_ENOUGH, m->files_hard);
     else
         (void)add(findings, true, "ulimit -n", text);
-    const bool scarce = d->rdma > 0 && m->locked >= 0 && m->locked < GIB;
+    const bool scarce = d->rdma > 0 && m->locked < GIB;
     print_limit(m->locked == INT64_MAX ? m->locked : m->locked / 1024, number, sizeof number);
     (void)snprintf(text, sizeof text, "%s%s may be locked", number,
                    m->locked == INT64_MAX ? "" : " KiB");

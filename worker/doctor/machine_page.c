@@ -18,8 +18,9 @@ static const char *reason_text(enum dpt_address_reason reason)
         [DPT_ADDRESS_ROUTE] = "the route to the server leaves by it",
         [DPT_ADDRESS_OUTWARD] = "the server runs on this machine and is reachable at this address, "
                                 "so workers of other machines may come",
-        [DPT_ADDRESS_LOOPBACK] = "the server runs on this machine and is reachable on localhost "
-                                 "only, so all workers are here"};
+        [DPT_ADDRESS_LOOPBACK] = "the server's address is this machine, and no server answers at "
+                                 "its address for others: all workers are here, or the server is "
+                                 "not started"};
     return texts[reason];
 }
 

@@ -128,9 +128,34 @@ static void facts_come_from_the_files(void **state)
     assert_int_equal(m.memory, 16 << 20);
     assert_int_equal(m.available, 8 << 20);
     assert_int_equal(m.shm, -1);
+    /* Those of this process say nothing about the machine of the files. */
+    assert_int_equal(m.cores, 0);
+    assert_int_equal(m.files, -1);
+    assert_int_equal(m.locked, -1);
     assert_int_equal(m.send_buffer, 4194304);
     assert_int_equal(m.receive_buffer, 6291456);
     fake_sysfs_remove(&root);
+}
+
+/* An empty copy of another machine's files: nothing is known, and nothing of this machine is told.
+ */
+static void absent_files_give_no_judgement(void **state)
+{
+    (void)state;
+    struct fake_sysfs root;
+    struct dpt_machine m;
+    fake_sysfs_make(&root);
+    dpt_machine_read(root.root, &m);
+    fake_sysfs_remove(&root);
+    memset(&findings, 0, sizeof findings);
+    dpt_machine_judge(&m, &plain, &findings);
+    assert_int_equal(findings.count[DPT_FINDING_WARN], 0);
+    for (int i = 0; i < findings.n; i++) {
+        assert_int_not_equal(strncmp(findings.item[i].subject, "ulimit", 6), 0);
+        assert_null(strstr(findings.item[i].text, "MiB"));
+        assert_null(strstr(findings.item[i].text, "GiB"));
+        assert_null(strstr(findings.item[i].text, "cores"));
+    }
 }
 
 static void instructions_are_whole_words(void **state)
@@ -164,6 +189,7 @@ int main(void)
         cmocka_unit_test(locked_memory_matters_to_rdma_only),
         cmocka_unit_test(small_buffers_matter_to_fast_interfaces_only),
         cmocka_unit_test(facts_come_from_the_files),
+        cmocka_unit_test(absent_files_give_no_judgement),
         cmocka_unit_test(instructions_are_whole_words),
         cmocka_unit_test(instructions_are_those_of_the_kernels),
     };
