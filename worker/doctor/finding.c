@@ -58,8 +58,7 @@ void dpt_findings_print(const struct dpt_findings *list, FILE *out)
         (void)fprintf(out, "%d more lines are not shown\n", list->left_out);
 }
 
-/* JSON is UTF-8; a name of the system that is not UTF-8 becomes "?". */
-static json_t *text_or_mark(const char *text)
+json_t *dpt_finding_json_text(const char *text)
 {
     json_t *value = json_string(text);
     return value ? value : json_string("?");
@@ -70,11 +69,11 @@ json_t *dpt_findings_json(const struct dpt_findings *list)
     json_t *array = json_array();
     for (int i = 0; array && i < list->n; i++) {
         const struct dpt_finding *item = &list->item[i];
-        json_t *object =
-            json_pack("{s:s, s:s, s:o, s:o, s:o}", "section", item->section, "level",
-                      item->level == DPT_FINDING_INFO ? "info" : dpt_finding_word(item->level),
-                      "subject", text_or_mark(item->subject), "text", text_or_mark(item->text),
-                      "remedy", text_or_mark(item->remedy));
+        json_t *object = json_pack(
+            "{s:s, s:s, s:o, s:o, s:o}", "section", item->section, "level",
+            item->level == DPT_FINDING_INFO ? "info" : dpt_finding_word(item->level), "subject",
+            dpt_finding_json_text(item->subject), "text", dpt_finding_json_text(item->text),
+            "remedy", dpt_finding_json_text(item->remedy));
         if (json_array_append_new(array, object) != 0) {
             json_decref(array);
             return NULL;

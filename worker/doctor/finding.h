@@ -52,4 +52,8 @@ void dpt_findings_print(const struct dpt_findings *list, FILE *out);
 /* A JSON array of objects; NULL: no memory. Owned by the caller. */
 json_t *dpt_findings_json(const struct dpt_findings *list);
 
+/* A JSON string. JSON is UTF-8; a name of the system that is not UTF-8 becomes "?". Owned; NULL: no
+ * memory. */
+json_t *dpt_finding_json_text(const char *text);
+
 #endif

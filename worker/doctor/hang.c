@@ -17,28 +17,20 @@ static bool is_member(const struct dpt_hang_rank *rank)
     return rank->rank >= 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD;
 }
 
-/* Whether the communication thread is inside a transfer. */
-static bool comm_transfers(const struct dpt_hang_rank *rank)
+bool dpt_hang_waits_for_transfer(const struct dpt_hang_rank *rank)
 {
-    return rank->comm >= DPT__RANK_WORK__WORK_GATHER &&
+    const bool awaits = rank->main == DPT__RANK_WORK__WORK_AWAIT_WEIGHTS ||
+                        rank->main == DPT__RANK_WORK__WORK_AWAIT_BUFFER ||
+                        rank->main == DPT__RANK_WORK__WORK_AWAIT_GRADIENT;
+    return awaits && rank->comm >= DPT__RANK_WORK__WORK_GATHER &&
            rank->comm != DPT__RANK_WORK__WORK_AWAIT_OWN;
 }
 
-/* Whether the main thread waits for other ranks. A wait for the own communication thread is one if
- * that thread is inside a transfer. */
+/* Whether the main thread waits for other ranks. */
 static bool waits_for_others(const struct dpt_hang_rank *rank)
 {
-    switch (rank->main) {
-    case DPT__RANK_WORK__WORK_COMMIT:
-    case DPT__RANK_WORK__WORK_VERIFY:
-        return true;
-    case DPT__RANK_WORK__WORK_AWAIT_WEIGHTS:
-    case DPT__RANK_WORK__WORK_AWAIT_BUFFER:
-    case DPT__RANK_WORK__WORK_AWAIT_GRADIENT:
-        return comm_transfers(rank);
-    default:
-        return false;
-    }
+    return rank->main == DPT__RANK_WORK__WORK_COMMIT || rank->main == DPT__RANK_WORK__WORK_VERIFY ||
+           dpt_hang_waits_for_transfer(rank);
 }
 
 /* ---- the verdict ---- */

@@ -67,6 +67,9 @@ struct dpt_hang {
 void dpt_hang_judge(const struct dpt_hang_view *earlier, const struct dpt_hang_view *later,
                     struct dpt_hang *ret);
 
+/* Whether the main thread waits for the communication thread, and that for other ranks. */
+bool dpt_hang_waits_for_transfer(const struct dpt_hang_rank *rank);
+
 /* Whether the verdict is a hang. */
 bool dpt_hang_is_bad(const struct dpt_hang *hang);
 
@@ -87,7 +90,7 @@ DPT_MUST_USE enum dpt_status dpt_hang_take(const Dpt__ServerState *message,
                                            struct dpt_hang_view *ret, struct dpt_err *err);
 
 /* hang_ask.c: asks the server at HOST:PORT for the status of `run` ("": its only run), within
- * timeout_ms. DPT_ESERVER: no answer; the text has the reason. */
+ * timeout_ms. DPT_ESERVER: no answer; the text has the reason. DPT_EINVAL: `run` is no name. */
 DPT_MUST_USE enum dpt_status dpt_hang_ask(const char *server, const char *run, int64_t timeout_ms,
                                           struct dpt_hang_view *ret, struct dpt_err *err);
 

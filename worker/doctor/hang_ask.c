@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AGAIN_MS = 1000, EVENTS_MAX = 1024, POLL_MS = 50 };
+enum { AGAIN_MS = 1000, EVENTS_MAX = 1024, POLL_MS = 50, FRAME_BYTES = 512 };
 
 struct question {
     struct dpt_client *client;
@@ -19,11 +19,10 @@ struct question {
     bool answered;
 };
 
-/* Sends the question. The server keeps nothing of it; the node's name only fills the stamp. */
-static enum dpt_status send_question(struct question *q, struct dpt_err *err)
+/* The server keeps nothing of the question; the node's name only fills the stamp. */
+static enum dpt_status encode_question(struct question *q, uint8_t frame[FRAME_BYTES],
+                                       size_t *ret_bytes, struct dpt_err *err)
 {
-    uint8_t frame[512];
-    size_t bytes = 0;
     char any[] = "-", node[] = "dpt-doctor", software[] = "dpt-doctor " DPT_VERSION;
     Dpt__Stamp stamp = DPT__STAMP__INIT;
     Dpt__AgentState state = DPT__AGENT_STATE__INIT;
@@ -35,7 +34,27 @@ static enum dpt_status send_question(struct question *q, struct dpt_err *err)
     state.stamp = &stamp;
     state.counter = ++q->counter;
     state.asks_status = true;
-    DPT_TRY(dpt_message_encode(&state.base, frame, sizeof frame, &bytes, err));
+    return dpt_message_encode(&state.base, frame, FRAME_BYTES, ret_bytes, err);
+}
+
+/* A server drops a message that fails its checks, so a wrong name would get no answer. */
+static enum dpt_status check_question(struct question *q, struct dpt_err *err)
+{
+    uint8_t frame[FRAME_BYTES];
+    size_t bytes = 0;
+    Dpt__AgentState *decoded = NULL;
+    enum dpt_status status = encode_question(q, frame, &bytes, err);
+    if (status == DPT_OK)
+        status = dpt_message_decode_agent_state(frame, bytes, &decoded, err);
+    dpt_message_free_agent_state(&decoded);
+    return status == DPT_OK ? DPT_OK : dpt_wrap(err, DPT_EINVAL, "--run '%.80s'", q->run);
+}
+
+static enum dpt_status send_question(struct question *q, struct dpt_err *err)
+{
+    uint8_t frame[FRAME_BYTES];
+    size_t bytes = 0;
+    DPT_TRY(encode_question(q, frame, &bytes, err));
     const enum dpt_status status = dpt_client_send(q->client, frame, bytes, err);
     q->sent_ms = dpt_now_ms();
     return status == DPT_INPROGRESS ? DPT_OK : status; /* no room: it is sent again */
@@ -99,6 +118,7 @@ enum dpt_status dpt_hang_ask(const char *server, const char *run, int64_t timeou
     char why[DPT_CLIENT_WHY_BYTES] = "";
     /* The socket is not replaced for silence before the question is given up. */
     const int silence_ms = (int)timeout_ms + 2 * AGAIN_MS;
+    DPT_TRY(check_question(&q, err));
     DPT_TRY(dpt_client_create(server, silence_ms, &q.client, err));
     enum dpt_status status = await_answer(&q, dpt_now_ms() + timeout_ms, ret, err);
     if (status == DPT_ESERVER) {

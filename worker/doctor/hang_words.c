@@ -66,12 +66,7 @@ void dpt_hang_print_who(const struct dpt_hang_rank *rank, char ret[DPT_HANG_WHO_
 /* What the rank is in: the transfer if it waits for others, else the work of its main thread. */
 static void print_present(const struct dpt_hang_rank *rank, char ret[DPT_HANG_WORK_BYTES])
 {
-    const bool transfers =
-        rank->comm >= DPT__RANK_WORK__WORK_GATHER && rank->comm != DPT__RANK_WORK__WORK_AWAIT_OWN;
-    const bool awaits = rank->main == DPT__RANK_WORK__WORK_AWAIT_WEIGHTS ||
-                        rank->main == DPT__RANK_WORK__WORK_AWAIT_BUFFER ||
-                        rank->main == DPT__RANK_WORK__WORK_AWAIT_GRADIENT;
-    if (transfers && awaits)
+    if (dpt_hang_waits_for_transfer(rank))
         dpt_hang_print_work(rank->comm, rank->comm_unit, -1, ret);
     else
         dpt_hang_print_work(rank->main, rank->main_unit, rank->main_slot, ret);
@@ -186,6 +181,9 @@ static void explain_good(const struct dpt_hang *hang, struct dpt_findings *findi
                                "no step for %.1f s, and a step takes %" PRId64
                                " ms (median): watch longer (--seconds)",
                                seconds(view->still_ms), view->step_ms_median);
+    else if (view->phase == DPT__SERVER_PHASE__SERVER_FAILED)
+        (void)dpt_findings_add(findings, DPT_FINDING_WARN, section, "failed",
+                               "the run has ended with an error: %s", view->text);
     else if (hang->kind == DPT_HANG_ENDED)
         (void)dpt_findings_add(findings, DPT_FINDING_OK, section, "ended", "the run has ended");
     else

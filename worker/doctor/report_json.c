@@ -6,13 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Names of the system may not be UTF-8. */
-static json_t *text_or_mark(const char *text)
-{
-    json_t *value = json_string(text);
-    return value ? value : json_string("?");
-}
-
 /* Appends `item` (taken; NULL: no memory). False: no memory. */
 static bool append(json_t *array, json_t *item)
 {
@@ -39,9 +32,9 @@ json_t *dpt_report_json_gpus(const struct dpt_gpus *gpus)
     json_t *array = json_array();
     for (int i = 0; array && i < gpus->n; i++) {
         const struct dpt_gpu *gpu = &gpus->gpu[i];
-        json_t *item =
-            json_pack("{s:i, s:s, s:o, s:i, s:o}", "index", i, "bus", gpu->pci.bus_id, "name",
-                      text_or_mark(gpu->name), "numa", gpu->pci.numa, "to", rows_of_gpu(gpus, i));
+        json_t *item = json_pack("{s:i, s:s, s:o, s:i, s:o}", "index", i, "bus", gpu->pci.bus_id,
+                                 "name", dpt_finding_json_text(gpu->name), "numa", gpu->pci.numa,
+                                 "to", rows_of_gpu(gpus, i));
         if (!append(array, item)) {
             json_decref(array);
             return NULL;
@@ -59,18 +52,19 @@ json_t *dpt_report_json_nics(const struct dpt_nics *nics)
         whole = whole &&
                 append(interfaces,
                        json_pack("{s:o, s:b, s:b, s:I, s:i, s:i, s:s}", "name",
-                                 text_or_mark(nic->name), "up", nic->up, "virtual", nic->is_virtual,
-                                 "mbit", (json_int_t)nic->mbit, "mtu", nic->mtu, "numa",
-                                 nic->pci.numa, "addresses", nic->addresses));
+                                 dpt_finding_json_text(nic->name), "up", nic->up, "virtual",
+                                 nic->is_virtual, "mbit", (json_int_t)nic->mbit, "mtu", nic->mtu,
+                                 "numa", nic->pci.numa, "addresses", nic->addresses));
     }
     for (int i = 0; i < nics->n_rdma; i++) {
         const struct dpt_rdma *device = &nics->rdma[i];
         whole =
-            whole && append(rdma, json_pack("{s:o, s:b, s:o, s:o, s:o, s:i}", "name",
-                                            text_or_mark(device->name), "active", device->active,
-                                            "rate", text_or_mark(device->rate), "link_layer",
-                                            text_or_mark(device->link_layer), "net",
-                                            text_or_mark(device->net), "numa", device->pci.numa));
+            whole &&
+            append(rdma, json_pack("{s:o, s:b, s:o, s:o, s:o, s:i}", "name",
+                                   dpt_finding_json_text(device->name), "active", device->active,
+                                   "rate", dpt_finding_json_text(device->rate), "link_layer",
+                                   dpt_finding_json_text(device->link_layer), "net",
+                                   dpt_finding_json_text(device->net), "numa", device->pci.numa));
     }
     if (!whole || !interfaces || !rdma) {
         json_decref(interfaces);
@@ -87,7 +81,7 @@ static json_t *json_of_pair(const struct dpt_matrix *m, int from, int to)
     const struct dpt_pair *pair = &m->pair[from][to];
     if (pair->state == DPT_PAIR_FAILED)
         return json_pack("{s:i, s:i, s:o}", "from", from, "to", to, "error",
-                         text_or_mark(pair->why));
+                         dpt_finding_json_text(pair->why));
     return json_pack("{s:i, s:i, s:f, s:f, s:f}", "from", from, "to", to, "gb_per_s",
                      pair->bytes_per_s / 1e9, "rtt_us", pair->rtt_us, "rtt_p99_us",
                      pair->rtt_p99_us);
@@ -100,7 +94,7 @@ json_t *dpt_report_json_matrix(const struct dpt_matrix *m)
     bool whole = nodes && pairs;
     dpt_matrix_medians(m, &medians);
     for (int i = 0; whole && i < m->n; i++)
-        whole = append(nodes, text_or_mark(m->name[i]));
+        whole = append(nodes, dpt_finding_json_text(m->name[i]));
     for (int a = 0; whole && a < m->n; a++)
         for (int b = 0; whole && b < m->n; b++)
             if (a != b && m->pair[a][b].state != DPT_PAIR_OPEN)
@@ -121,23 +115,25 @@ json_t *dpt_report_json_nccl(const struct dpt_nccl_log *log)
     json_t *edges = json_array(), *reasons = json_array();
     bool whole = edges && reasons;
     for (int i = 0; whole && i < log->n_edges; i++)
-        whole = append(edges, json_pack("{s:i, s:i, s:o, s:i}", "from", log->edge[i].from, "to",
-                                        log->edge[i].to, "via", text_or_mark(log->edge[i].via),
-                                        "channels", log->edge[i].channels));
+        whole =
+            append(edges, json_pack("{s:i, s:i, s:o, s:i}", "from", log->edge[i].from, "to",
+                                    log->edge[i].to, "via", dpt_finding_json_text(log->edge[i].via),
+                                    "channels", log->edge[i].channels));
     for (int i = 0; whole && i < log->n_reasons; i++)
-        whole = append(reasons,
-                       json_pack("{s:o, s:b, s:i, s:o}", "text", text_or_mark(log->reason[i].text),
-                                 "bad", log->reason[i].bad, "count", log->reason[i].count, "line",
-                                 text_or_mark(log->reason[i].line)));
+        whole = append(reasons, json_pack("{s:o, s:b, s:i, s:o}", "text",
+                                          dpt_finding_json_text(log->reason[i].text), "bad",
+                                          log->reason[i].bad, "count", log->reason[i].count, "line",
+                                          dpt_finding_json_text(log->reason[i].line)));
     if (!whole) {
         json_decref(edges);
         json_decref(reasons);
         return NULL;
     }
     return json_pack("{s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:o}", "version",
-                     text_or_mark(log->version), "network", text_or_mark(log->network), "ranks",
-                     log->ranks, "channels", log->channels, "ring", text_or_mark(log->ring), "tree",
-                     text_or_mark(log->tree), "connections", edges, "reasons", reasons);
+                     dpt_finding_json_text(log->version), "network",
+                     dpt_finding_json_text(log->network), "ranks", log->ranks, "channels",
+                     log->channels, "ring", dpt_finding_json_text(log->ring), "tree",
+                     dpt_finding_json_text(log->tree), "connections", edges, "reasons", reasons);
 }
 
 /* ---- hang ---- */
@@ -149,8 +145,8 @@ static json_t *json_of_rank(const struct dpt_hang_rank *rank)
     dpt_hang_print_work(rank->comm, rank->comm_unit, -1, comm);
     return json_pack(
         "{s:i, s:o, s:o, s:i, s:I, s:I, s:I, s:b, s:s, s:I, s:s, s:i, s:I}", "rank", rank->rank,
-        "node", text_or_mark(rank->node), "host", text_or_mark(rank->host), "local_rank",
-        (int)rank->local_rank, "steps", (json_int_t)rank->step, "heard_ms_ago",
+        "node", dpt_finding_json_text(rank->node), "host", dpt_finding_json_text(rank->host),
+        "local_rank", (int)rank->local_rank, "steps", (json_int_t)rank->step, "heard_ms_ago",
         (json_int_t)rank->heard_ms, "node_ms_ago", (json_int_t)rank->node_ms, "connected",
         rank->connected, "main", own, "main_ms", (json_int_t)rank->main_ms, "communication", comm,
         "communication_unit", rank->comm_unit, "communication_ms", (json_int_t)rank->comm_ms);

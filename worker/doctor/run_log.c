@@ -179,8 +179,7 @@ void dpt_run_log_judge(const struct dpt_run_log *log, double now_s, struct dpt_f
 
 json_t *dpt_run_log_json(const struct dpt_run_log *log, double now_s)
 {
-    json_t *event = json_string(log->event);
     return json_pack("{s:b, s:b, s:I, s:f, s:f, s:o}", "hangs", is_late(log, now_s), "ended",
                      log->ended, "step", (json_int_t)log->step, "age_s", now_s - log->step_s,
-                     "interval_s", log->interval_s, "event", event ? event : json_string("?"));
+                     "interval_s", log->interval_s, "event", dpt_finding_json_text(log->event));
 }

@@ -209,7 +209,13 @@ static void formation_and_end_are_no_hang(void **state)
     later.phase = DPT__SERVER_PHASE__SERVER_DONE;
     judge();
     assert_int_equal(hang.kind, DPT_HANG_ENDED);
-    assert_int_equal(findings.count[DPT_FINDING_FAIL], 0);
+    assert_int_equal(findings.count[DPT_FINDING_FAIL] + findings.count[DPT_FINDING_WARN], 0);
+    later.phase = DPT__SERVER_PHASE__SERVER_FAILED;
+    (void)snprintf(later.text, sizeof later.text, "rank process 0: bad data");
+    judge();
+    assert_int_equal(hang.kind, DPT_HANG_ENDED);
+    assert_int_equal(findings.count[DPT_FINDING_WARN], 1);
+    assert_non_null(strstr(findings.item[findings.n - 1].text, "bad data"));
 }
 
 static void spares_and_dead_processes_are_not_blamed(void **state)
