@@ -235,16 +235,23 @@ static void check_trace(const char *name, const char *strategy)
 static void test_traced_run_has_the_same_bits(void **state)
 {
     (void)state;
-    static const char *const strategies[] = {"ddp", "full_shard"};
-    for (size_t i = 0; i < sizeof strategies / sizeof strategies[0]; i++) {
-        char plain[64], traced[64], name[32];
-        (void)snprintf(name, sizeof name, "traced-%s", strategies[i]);
-        struct dpt_config config = traced_config(strategies[i], name);
+    static const struct {
+        const char *strategy;
+        enum dpt_reduction reduction;
+    } runs[] = {{"ddp", DPT_REDUCTION_CANONICAL},
+                {"ddp", DPT_REDUCTION_RING},
+                {"full_shard", DPT_REDUCTION_CANONICAL}};
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        char plain[64], traced[64], name[32], untraced[32];
+        (void)snprintf(name, sizeof name, "traced-%zu", i);
+        (void)snprintf(untraced, sizeof untraced, "untraced-%zu", i);
+        struct dpt_config config = traced_config(runs[i].strategy, name);
+        config.train.reduction = runs[i].reduction;
         rig_undisturbed(&config, name, 2, false, traced);
         config.trace.dir[0] = '\0';
-        rig_undisturbed(&config, strategies[i], 2, false, plain);
+        rig_undisturbed(&config, untraced, 2, false, plain);
         assert_string_equal(plain, traced);
-        check_trace(name, strategies[i]);
+        check_trace(name, runs[i].strategy);
     }
 }
 

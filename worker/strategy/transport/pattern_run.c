@@ -1,8 +1,6 @@
 /* The turns of a pattern over a communicator (pattern_run.h). */
 #include "worker/strategy/transport/pattern_run.h"
 
-#include "worker/trace/span.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -265,16 +263,15 @@ static enum dpt_status begin_step(struct dpt_pattern_run *run, int part, int ste
     return DPT_OK;
 }
 
-/* Waits until an op is done. dpt_comm_wake ends a wait, not the work. */
+/* Waits until an op is done. dpt_comm_wake ends a wait, not the work. The communicator traces the
+ * waits for late peers within it. */
 static enum dpt_status await_op(const struct dpt_pattern_run *run, struct dpt_comm_op *op,
                                 struct dpt_err *err)
 {
-    const int64_t began_ns = dpt_trace_begin();
     enum dpt_status status;
     do
         status = dpt_comm_poll(run->comm, op, -1, err);
     while (status == DPT_INPROGRESS);
-    dpt_trace_end_named(began_ns, "wait for peers");
     return status;
 }
 
