@@ -50,6 +50,15 @@ enum dpt_status dpt_bench_compute_open(const struct dpt_bench_compute *c,
     return dpt_stream_create(*ret_device, dpt_bench_threads(c), ret_stream, err);
 }
 
+enum dpt_status dpt_bench_add_set(void *ctx, const char *value, struct dpt_err *err)
+{
+    struct dpt_bench_sets *sets = ctx;
+    if (sets->n == DPT_BENCH_SETS_MAX)
+        return dpt_fail(err, DPT_EINVAL, "given more than %d times", DPT_BENCH_SETS_MAX);
+    sets->set[sets->n++] = value;
+    return DPT_OK;
+}
+
 enum dpt_status dpt_bench_set_list(void *ctx, const char *value, struct dpt_err *err)
 {
     struct dpt_bench_list *list = ctx;

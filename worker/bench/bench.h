@@ -83,6 +83,14 @@ struct dpt_bench_list {
 };
 DPT_MUST_USE enum dpt_status dpt_bench_set_list(void *ctx, const char *value, struct dpt_err *err);
 
+/* ctx: struct dpt_bench_sets. Adds a KEY=VALUE that changes a config. */
+enum { DPT_BENCH_SETS_MAX = 8 };
+struct dpt_bench_sets {
+    int n;
+    const char *set[DPT_BENCH_SETS_MAX]; /* borrowed */
+};
+DPT_MUST_USE enum dpt_status dpt_bench_add_set(void *ctx, const char *value, struct dpt_err *err);
+
 /* ctx: struct dpt_bench_real. Takes a number from min to max. */
 struct dpt_bench_real {
     double min, max, value;

@@ -20,7 +20,6 @@
 
 enum {
     ROWS_MAX = 32,
-    SETS_MAX = 8,
     RANKS_MAX = 8,
     BATCH_MAX = 1 << 16,
     WARMUP_STEPS = 2,
@@ -42,8 +41,8 @@ struct accumulation_row {
 };
 
 static struct {
-    const char *config, *sets[SETS_MAX];
-    int n_sets;
+    const char *config;
+    struct dpt_bench_sets sets;
     struct dpt_bench_list micros, worlds;
     int64_t repeats, steps;
     int n;
@@ -52,15 +51,6 @@ static struct {
           .worlds = {.min = 1, .max = RANKS_MAX, .n = 1, .values = {1}},
           .repeats = 3,
           .steps = 20};
-
-static enum dpt_status add_set(void *ctx, const char *value, struct dpt_err *err)
-{
-    (void)ctx;
-    if (args.n_sets == SETS_MAX)
-        return dpt_fail(err, DPT_EINVAL, "given more than %d times", SETS_MAX);
-    args.sets[args.n_sets++] = value;
-    return DPT_OK;
-}
 
 static const struct dpt_option options[] = {
     {"--micro", "N,...", "values of train.micro_batch (1,2,4,8)", .set = dpt_bench_set_list,
@@ -73,7 +63,8 @@ static const struct dpt_option options[] = {
      .max = SPREAD_REPEATS_MAX},
     {"--steps", "N", "measured steps of a run, after 2 others (20)", .number = &args.steps,
      .min = 1, .max = MEASURED_STEPS_MAX},
-    {"--set", "KEY=VALUE", "changes a key of the config; repeatable", .set = add_set}};
+    {"--set", "KEY=VALUE", "changes a key of the config; repeatable", .set = dpt_bench_add_set,
+     .ctx = &args.sets}};
 
 /* The config for a call without --config. */
 static enum dpt_status write_own_config(const char *dir, char ret_path[BENCH_PATH_BYTES],
@@ -100,8 +91,8 @@ static enum dpt_status add_row(const char *path, int micro_batch, int ranks, str
     if (args.n == ROWS_MAX)
         return dpt_fail(err, DPT_EINVAL, "more than %d micro-batches and worlds", ROWS_MAX);
     struct accumulation_row *row = &args.rows[args.n];
-    const struct user_config_changes changes = {.sets = args.sets,
-                                                .n_sets = args.n_sets,
+    const struct user_config_changes changes = {.sets = args.sets.set,
+                                                .n_sets = args.sets.n,
                                                 .nodes = ranks,
                                                 .steps = WARMUP_STEPS + args.steps,
                                                 .micro_batch = micro_batch};
@@ -140,8 +131,8 @@ static enum dpt_status accumulation_prepare(const char *dir, char path[BENCH_PAT
 static enum dpt_status take_result(struct accumulation_row *row, struct measured *r,
                                    struct dpt_err *err)
 {
-    if (row->n_runs > 0 && strcmp(row->hash, r->hash) != 0 &&
-        !dpt_strategy_traits(&row->user.config).lane_per_rank)
+    measured_keep_hash(r, row->n_runs == 0, row->hash);
+    if (!row->hash[0] && !dpt_strategy_traits(&row->user.config).lane_per_rank)
         return dpt_fail(err, DPT_ECORRUPT,
                         "two runs with micro-batch %d on %d ranks end with different weights",
                         row->micro_batch, row->ranks);
@@ -150,7 +141,6 @@ static enum dpt_status take_result(struct accumulation_row *row, struct measured
     row->own_bytes = r->device_bytes > 0 ? r->device_bytes : r->own_bytes;
     row->n_losses = r->n_losses;
     memcpy(row->losses, r->losses, sizeof row->losses);
-    memcpy(row->hash, r->hash, sizeof row->hash);
     return DPT_OK;
 }
 

@@ -8,16 +8,12 @@
 #include "worker/bench/programs.h"
 #include "worker/bench/user_config.h"
 
+#include "base/strategy_traits.h"
+
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    METHODS_MAX = 8,
-    NAME_BYTES = 32,
-    KEYS_BYTES = 512,
-    SETS_MAX = 8,
-    RUN_TIMEOUT_MS = 60 * 60 * 1000
-};
+enum { METHODS_MAX = 8, NAME_BYTES = 32, KEYS_BYTES = 512, RUN_TIMEOUT_MS = 60 * 60 * 1000 };
 
 struct method {
     char name[NAME_BYTES];
@@ -30,9 +26,9 @@ struct method {
 };
 
 static struct {
-    int n, n_sets;
+    int n;
     struct method methods[METHODS_MAX];
-    const char *sets[SETS_MAX];
+    struct dpt_bench_sets sets;
     int64_t repeats, steps, warmup, nodes;
 } args = {.repeats = 5, .steps = 10, .warmup = 2};
 
@@ -64,15 +60,6 @@ static enum dpt_status set_config(void *ctx, const char *value, struct dpt_err *
     return add_method(value, bytes, value + bytes + (value[bytes] == '='), err);
 }
 
-static enum dpt_status add_set(void *ctx, const char *value, struct dpt_err *err)
-{
-    (void)ctx;
-    if (args.n_sets == SETS_MAX)
-        return dpt_fail(err, DPT_EINVAL, "given more than %d times", SETS_MAX);
-    args.sets[args.n_sets++] = value;
-    return DPT_OK;
-}
-
 static char ddp_name[] = "ddp", fsdp_name[] = "fsdp";
 
 static const struct dpt_option options[] = {
@@ -89,14 +76,15 @@ static const struct dpt_option options[] = {
      .max = MEASURED_WARMUP_MAX},
     {"--nodes", "N", "cluster.nnodes of every run (the largest minimum of the configs)",
      .number = &args.nodes, .min = 1, .max = BENCH_NODES_MAX},
-    {"--set", "KEY=VALUE", "changes a key of all configs; repeatable", .set = add_set}};
+    {"--set", "KEY=VALUE", "changes a key of all configs; repeatable", .set = dpt_bench_add_set,
+     .ctx = &args.sets}};
 
 /* ---- runs ---- */
 
 static enum dpt_status load_methods(int nodes, struct dpt_err *err)
 {
-    const struct user_config_changes changes = {.sets = args.sets,
-                                                .n_sets = args.n_sets,
+    const struct user_config_changes changes = {.sets = args.sets.set,
+                                                .n_sets = args.sets.n,
                                                 .nodes = nodes,
                                                 .steps = args.warmup + args.steps};
     for (int i = 0; i < args.n; i++)
@@ -133,12 +121,18 @@ static void compare_take(struct method *m, const struct measured *r)
     f->memory[f->n] = (double)(r->device_bytes > 0 ? r->device_bytes : r->own_bytes);
     f->wait_share[f->n] = r->wait_share;
     f->sent_bytes = r->sent_bytes;
-    if (f->n++ > 0 && strcmp(m->hash, r->hash) != 0)
-        m->hash[0] = '\0';
-    else
-        memcpy(m->hash, r->hash, sizeof m->hash);
+    measured_keep_hash(r, f->n++ == 0, m->hash);
     m->world_size = r->world_size;
     m->loss = r->loss;
+}
+
+/* The config decides the order of addition, unless it leaves the order open. */
+static enum dpt_status compare_check_hash(const struct method *m, struct dpt_err *err)
+{
+    if (m->hash[0] || dpt_strategy_traits(&m->user.config).lane_per_rank)
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECORRUPT, "two runs of %s (%s) ended with different weights", m->name,
+                    m->path);
 }
 
 static enum dpt_status compare_run(const char *folder, struct method *m, struct dpt_err *err)
@@ -157,7 +151,7 @@ static enum dpt_status compare_run(const char *folder, struct method *m, struct 
                                      .timeout_ms = RUN_TIMEOUT_MS};
     DPT_TRY(dpt_wrap(err, measured_run(&run, &result, err), "%s", m->name));
     compare_take(m, &result);
-    return DPT_OK;
+    return compare_check_hash(m, err);
 }
 
 static enum dpt_status compare_measure(const char *folder, struct dpt_err *err)

@@ -43,15 +43,6 @@ static struct scaling_args args = {
 static bool strong;
 static const char *html; /* NULL: no page */
 
-static enum dpt_status add_set(void *ctx, const char *value, struct dpt_err *err)
-{
-    struct scaling_args *a = ctx;
-    if (a->n_sets == SCALING_SETS_MAX)
-        return dpt_fail(err, DPT_EINVAL, "given more than %d times", SCALING_SETS_MAX);
-    a->sets[a->n_sets++] = value;
-    return DPT_OK;
-}
-
 static const struct dpt_option options[] = {
     {"--worlds", "N,...", "numbers of ranks; the smallest is the base (1,2,4,8)",
      .set = dpt_bench_set_list, .ctx = &args.worlds},
@@ -77,7 +68,8 @@ static const struct dpt_option options[] = {
      .max = SPREAD_REPEATS_MAX},
     {"--steps", "N", "measured steps of a run (8)", .number = &args.steps, .min = 1,
      .max = MEASURED_STEPS_MAX},
-    {"--set", "KEY=VALUE", "changes a key of the config; repeatable", .set = add_set, .ctx = &args},
+    {"--set", "KEY=VALUE", "changes a key of the config; repeatable", .set = dpt_bench_add_set,
+     .ctx = &args.sets},
     {"--html", "FILE", "writes a page with charts to FILE", .text = &html}};
 
 /* The keys of section `strategy` for a label of worker/planner/strategies.h, else for a name. */
@@ -122,7 +114,8 @@ static enum dpt_status load_world(const struct scaling_bench *b, const struct sc
 {
     char text[SCALING_TEXT_BYTES];
     scaling_config_text(b, w, text);
-    DPT_TRY(dpt_config_load_text(text, w->label, b->args.sets, (size_t)b->args.n_sets, ret, err));
+    DPT_TRY(
+        dpt_config_load_text(text, w->label, b->args.sets.set, (size_t)b->args.sets.n, ret, err));
     const int most = dpt_config_world_max(ret);
     if (w->ranks > most)
         return dpt_fail(err, DPT_ECONFIG, "a step of this batch occupies %d ranks at most", most);
@@ -138,7 +131,7 @@ static enum dpt_status place_world(const struct scaling_bench *b, struct scaling
     if (b->cuda)
         w->nodes = w->hosts;
     else if (state == DPT_STATE_FIRST)
-        w->nodes = 1;
+        w->nodes = w->hosts = 1;
     else if (state == DPT_STATE_PER_NODE)
         w->nodes = w->hosts > 1 || w->ranks == 1 ? w->hosts : 2;
     if (w->ranks % w->hosts != 0 || w->ranks % w->nodes != 0)
@@ -158,8 +151,8 @@ static enum dpt_status make_world(struct scaling_bench *b, struct scaling_world 
     const struct dpt_config_input input = {.text = text,
                                            .bytes = strlen(text),
                                            .name = w->label,
-                                           .overrides = b->args.sets,
-                                           .n_overrides = (size_t)b->args.n_sets};
+                                           .overrides = b->args.sets.set,
+                                           .n_overrides = (size_t)b->args.sets.n};
     DPT_TRY(dpt_config_parse(&input, &config, err));
     b->cuda = config.cluster.device == DPT_DEVICE_CUDA;
     DPT_TRY(place_world(b, w, dpt_strategy_traits(&config).state, err));
@@ -250,10 +243,7 @@ static void take_run(struct scaling_world *w, struct measured *m)
     w->exposed_ms[i] = dpt_bench_median(m->exposed_ms, m->n);
     w->late_ms[i] = dpt_bench_median(m->late_ms, m->n);
     w->sent_bytes = m->sent_bytes;
-    if (i > 0 && strcmp(w->hash, m->hash) != 0)
-        w->hash[0] = '\0';
-    else
-        memcpy(w->hash, m->hash, sizeof w->hash);
+    measured_keep_hash(m, i == 0, w->hash);
 }
 
 static enum dpt_status run_world(const struct scaling_bench *b, struct scaling_world *w,
@@ -265,8 +255,8 @@ static enum dpt_status run_world(const struct scaling_bench *b, struct scaling_w
     scaling_config_text(b, w, text);
     const struct measured_run run = {.dir = dir,
                                      .text = text,
-                                     .sets = b->args.sets,
-                                     .n_sets = b->args.n_sets,
+                                     .sets = b->args.sets.set,
+                                     .n_sets = b->args.sets.n,
                                      .nodes = w->nodes,
                                      .hosts = w->hosts,
                                      .warmup = WARMUP_STEPS,

@@ -16,7 +16,6 @@ enum {
     SCALING_WORLDS_MAX = 8,
     SCALING_STRATEGIES_MAX = 4,
     SCALING_LINES_MAX = SCALING_STRATEGIES_MAX * SCALING_WORLDS_MAX,
-    SCALING_SETS_MAX = 16,
     SCALING_TEXT_BYTES = 2048
 };
 
@@ -26,8 +25,7 @@ struct scaling_args {
     struct dpt_bench_list worlds;
     int64_t batch; /* train.global_batch; weak: samples of a rank */
     int64_t micro_batch, seq_len, threads, hosts, rounds, steps;
-    const char *sets[SCALING_SETS_MAX];
-    int n_sets;
+    struct dpt_bench_sets sets;
 };
 
 /* A strategy in one world. */

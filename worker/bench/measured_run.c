@@ -235,3 +235,11 @@ enum dpt_status measured_run(const struct measured_run *run, struct measured *re
     }
     return dpt_fs_remove_tree(run->dir, err);
 }
+
+void measured_keep_hash(const struct measured *run, bool first, char hash[MEASURED_HASH_BYTES])
+{
+    if (first)
+        memcpy(hash, run->hash, MEASURED_HASH_BYTES);
+    else if (strcmp(hash, run->hash) != 0)
+        hash[0] = '\0';
+}

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -55,5 +56,9 @@ struct measured {
  * prints the ends of the programs' output to standard error. */
 DPT_MUST_USE enum dpt_status measured_run(const struct measured_run *run, struct measured *ret,
                                           struct dpt_err *err);
+
+/* Keeps one hash for all runs of a config: that of the first run, and "" from the first run on that
+ * ends with other weights than the runs before it. `first`: `hash` is not set yet. */
+void measured_keep_hash(const struct measured *run, bool first, char hash[MEASURED_HASH_BYTES]);
 
 #endif

@@ -2,12 +2,13 @@
 #include "worker/bench/user_config.h"
 
 #include "base/fs.h"
+#include "worker/bench/bench.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { FILE_BYTES_MAX = 1 << 20, OWN_SETS_MAX = 8 };
+enum { FILE_BYTES_MAX = 1 << 20 };
 
 static const char *const steps_only[] = {"train.epochs=0",           "train.epoch_steps=auto",
                                          "train.log_every=1",        "train.eval_every=0",
@@ -67,7 +68,7 @@ enum dpt_status user_config_load(const char *path, const struct user_config_chan
 {
     char *text = NULL;
     size_t bytes = 0;
-    DPT_ASSERT(changes->n_sets <= OWN_SETS_MAX);
+    DPT_ASSERT(changes->n_sets <= DPT_BENCH_SETS_MAX);
     *ret = (struct user_config){.path = path};
     DPT_TRY(dpt_fs_read_file(path, FILE_BYTES_MAX, &text, &bytes, err));
     const enum dpt_status status = user_config_change(text, bytes, changes, ret, err);

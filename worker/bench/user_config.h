@@ -20,7 +20,7 @@ struct user_config {
 /* The changes that a bench makes. sets: the user's own, borrowed for the life of the result. */
 struct user_config_changes {
     const char *const *sets;
-    int n_sets; /* at most 8 */
+    int n_sets; /* at most DPT_BENCH_SETS_MAX */
     int nodes;  /* cluster.nnodes; 0: as the file has it */
     int64_t steps;
     int micro_batch; /* 0: as the file has it */

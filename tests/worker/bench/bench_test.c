@@ -44,6 +44,19 @@ static void lists_of_numbers(void **state)
     assert_int_equal(list.values[0] * 100 + list.values[1] * 10 + list.values[2], 182);
 }
 
+static void changes_of_a_config(void **state)
+{
+    (void)state;
+    struct dpt_bench_sets sets = {.n = 0};
+    struct dpt_err err;
+    for (int i = 0; i < DPT_BENCH_SETS_MAX; i++)
+        assert_int_equal(dpt_bench_add_set(&sets, "seed=1", &err), DPT_OK);
+    assert_int_equal(dpt_bench_add_set(&sets, "seed=2", &err), DPT_EINVAL);
+    assert_string_equal(err.text, "given more than 8 times");
+    assert_int_equal(sets.n, DPT_BENCH_SETS_MAX);
+    assert_string_equal(sets.set[DPT_BENCH_SETS_MAX - 1], "seed=1");
+}
+
 static void real_numbers(void **state)
 {
     (void)state;
@@ -224,6 +237,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_of_numbers),
+        cmocka_unit_test(changes_of_a_config),
         cmocka_unit_test(real_numbers),
         cmocka_unit_test(precisions),
         cmocka_unit_test(names_in_lists),

@@ -6,6 +6,7 @@ trajectory promises them, pages that are well-formed, and wrong options. Standar
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,18 @@ def refused(program, name, code, words, *flags):
     assert run.returncode == code and words in run.stderr, run
 
 
+def unsteady(program, folder):
+    """dpt-bench beside a worker that trains from another seed in each run."""
+    programs, own = Path(program).resolve().parent, folder / "unsteady"
+    own.mkdir()
+    shutil.copy(program, own / "dpt-bench")
+    (own / "dpt-rdzv").symlink_to(programs / "dpt-rdzv")
+    worker = own / "dpt-worker"
+    worker.write_text(f'#!/bin/sh\nexec "{programs}/dpt-worker" "$@" --set seed=$$\n')
+    worker.chmod(0o755)
+    return own / "dpt-bench"
+
+
 def check_scaling(program, folder):
     page = folder / "page.html"
     report, said = measured(program, "scaling", "--worlds", "2,1,2", "--batch", "8", *SMALL, "--html", page)
@@ -94,6 +107,8 @@ def check_scaling(program, folder):
     refused(program, "scaling", 2, "there is no world", "--worlds", "4", "--batch", "2", *SMALL)
     refused(program, "scaling", 2, "on 2 ranks is left out", "--worlds", "2", "--strategy", "none_such")
     refused(program, "scaling", 2, "unknown key", "--worlds", "1", "--set", "train.stpes=1")
+    refused(unsteady(program, folder), "scaling", 1, "two runs of ddp on 1 ranks ended with different weights",
+            "--worlds", "1", "--batch", "4", *SMALL, "--rounds", "2")
 
 
 def check_compare(program, folder):
@@ -122,6 +137,8 @@ def check_compare(program, folder):
     refused(program, "compare", 2, "two configs at least", "--ddp-config", folder / "ddp")
     refused(program, "compare", 2, "NAME=FILE", "--config", "=x")
     refused(program, "compare", 1, "no/such", "--config", "a=/no/such", "--config", f"b={folder}/ddp")
+    refused(unsteady(program, folder), "compare", 1, f"two runs of a ({folder}/ddp) ended with different weights",
+            "--config", f"a={folder}/ddp", "--config", f"b={folder}/ddp", "--repeats", "2", "--steps", "1")
     (folder / "wrong").write_text("train: {stpes: 1}\n")
     refused(program, "compare", 2, "wrong:1", "--config", f"a={folder}/wrong", "--config", f"b={folder}/ddp")
 
@@ -143,6 +160,8 @@ def check_accumulation(program, folder):
     assert "micro_batch" in said and not list(folder.glob("never*")), said
     refused(program, "accumulation", 2, "there is no micro-batch", "--config", folder / "text.yaml", "--micro", "3")
     refused(program, "accumulation", 2, "--micro", "--micro", "0")
+    refused(unsteady(program, folder), "accumulation", 1, "two runs with micro-batch 2 on 1 ranks end with different",
+            "--config", folder / "text.yaml", "--micro", "2", "--repeats", "2", "--steps", "1")
 
 
 def main(name, program):
