@@ -87,8 +87,8 @@ bool dpt_rdzv_differs(const struct run *run, const Dpt__AgentState *message, str
     } else if (strcmp(run->fingerprint, message->fingerprint) != 0) {
         (void)snprintf(ret->text, text_bytes,
                        "this node has other devices or libraries (%s) than the run (%s); "
-                       "train.reduction 'canonical' needs equal devices and libraries, 'fast' one "
-                       "cluster.backend and strategy.offload that all nodes can have",
+                       "train.reduction 'canonical' needs equal devices and libraries, 'fast' and "
+                       "'ring' one cluster.backend and strategy.offload that all nodes can have",
                        message->fingerprint, run->fingerprint);
     } else if (run->data_digest[0] != '\0' && message->data_digest[0] != '\0' &&
                strcmp(run->data_digest, message->data_digest) != 0) {

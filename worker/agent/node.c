@@ -180,8 +180,8 @@ static void fill_facts(struct dpt_node *node)
 {
     const struct dpt_config *config = &node->config;
     struct dpt_agent_facts *facts = &node->facts;
-    /* With train.reduction `fast`, devices with different bits may take part in one run, but all
-     * must reduce by the same backend. */
+    /* With train.reduction `fast` or `ring`, devices with different bits may take part in one run,
+     * but all must reduce by the same backend. */
     const struct dpt_strategy_traits traits = dpt_strategy_traits(config);
     const char *backend = traits.by_nccl ? "gradients go by NCCL" : "gradients go by hosts";
     (void)snprintf(facts->fingerprint, sizeof facts->fingerprint, "%s",
