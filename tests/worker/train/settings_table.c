@@ -64,8 +64,8 @@ const struct settings settings[] = {
      .steps = 8, .two_hosts_from = 3},
     {"fp16-local", .keys = FP16 LOCAL, .stories = ONE_HASH | LOSS, .strategies = EVERY,
      .worlds = {3, 4}, .slots = 7, .steps = 8, .kept_by = COVERED, .as = "fp16"},
-    {"fp16-reduce", .keys = FP16 REDUCE, .stories = ONE_HASH, .strategies = EVERY, .worlds = {3, 4},
-     .slots = 7, .steps = 8},
+    {"fp16-reduce", .keys = FP16 REDUCE, .stories = ONE_HASH, .strategies = EVERY " dp",
+     .worlds = {3, 4}, .slots = 7, .steps = 8},
 
     /* Gradients in 16 bits on their way. Some strategies send slots: lanes of one slot then. */
     {"sent-bf16", .keys = SENT_AS_BF16, .stories = ONE_HASH | HEALING, .strategies = "ddp",
@@ -102,8 +102,8 @@ const struct settings settings[] = {
      .stories = ONE_HASH, .strategies = "ddp", .worlds = {1, 3}, .slots = 7},
 
     /* Settings that change no bit. */
-    {"verified", .keys = VERIFIED LOCAL, .stories = ONE_HASH, .strategies = EVERY, .worlds = {2, 4},
-     .slots = 7, .two_hosts_from = 3, .as = "ddp"},
+    {"verified", .keys = VERIFIED LOCAL, .stories = ONE_HASH, .strategies = EVERY " dp",
+     .worlds = {2, 4}, .slots = 7, .two_hosts_from = 3, .as = "ddp"},
     {"buckets-tiny", .keys = " strategy.bucket_mib=0.0001 strategy.first_bucket_mib=0.0001",
      .stories = ONE_HASH, .strategies = "ddp", .worlds = {2, 3}, .slots = 7, .as = "ddp"},
     {"buckets-first", .keys = " strategy.bucket_mib=0.05 strategy.first_bucket_mib=0.003",
@@ -113,7 +113,7 @@ const struct settings settings[] = {
     {"no-overlap", .keys = " strategy.overlap=false", .stories = ONE_HASH, .strategies = "ddp",
      .worlds = {1, 3}, .slots = 7, .two_hosts_from = 3, .as = "ddp"},
     {"no-overlap-local", .keys = IN_TIME LOCAL, .stories = ONE_HASH,
-     .strategies = "zero1 zero1+shadow zero2 zero3 hybrid_shard full_shard+shadow",
+     .strategies = "dp zero1 zero1+shadow zero2 zero3 hybrid_shard full_shard+shadow",
      .worlds = {2, 4}, .slots = 7, .one_world = true, .evaluates = true, .as = "ddp"},
     {"no-overlap-reduce", .keys = IN_TIME REDUCE, .stories = ONE_HASH,
      .strategies = "ddp no_shard simple_ga zero1 zero2+shadow full_shard shard_grad_op "
