@@ -368,6 +368,7 @@ static void print_device_names(struct printer *p, const struct dpt_kineto_device
                    p->trace->rank);
         print_name(p, "thread_name", streams[i].device, streams[i].stream, "stream %u",
                    streams[i].stream);
+        print_name(p, "thread_name", streams[i].device, -1, "waits of the host");
     }
 }
 

@@ -30,6 +30,14 @@ static bool is_call(const struct dpt_device_record *record)
     return record->kind == DPT_DEVICE_CALL || record->kind == DPT_DEVICE_DRIVER_CALL;
 }
 
+/* The stream of an event. A wait is on none: the host waits, and tools count what is on a stream as
+ * the GPU's work. */
+static int64_t stream_of(const struct dpt_device_record *r)
+{
+    return r->kind == DPT_DEVICE_SYNC || r->stream == DPT_DEVICE_NO_STREAM ? -1
+                                                                           : (int64_t)r->stream;
+}
+
 /* ---- indices ---- */
 
 static int compare_calls(const void *left, const void *right)
@@ -91,7 +99,7 @@ static void index_records(struct dpt_kineto_device *d)
         const size_t call = find_call(d, record->correlation);
         if (call < d->n_calls && record->kind != DPT_DEVICE_SYNC)
             d->posts[call] = true;
-        if (record->stream != DPT_DEVICE_NO_STREAM)
+        if (stream_of(record) >= 0)
             note_stream(d, record);
     }
 }
@@ -182,10 +190,9 @@ static void print_call_args(const struct dpt_device_record *r, char ret[DPT_KINE
 
 static void print_work_args(const struct dpt_device_record *r, char ret[DPT_KINETO_ARGS_BYTES])
 {
-    const int64_t stream = r->stream == DPT_DEVICE_NO_STREAM ? -1 : (int64_t)r->stream;
     int n = snprintf(ret, DPT_KINETO_ARGS_BYTES,
                      "\"device\": %u, \"context\": %u, \"stream\": %lld, \"correlation\": %u",
-                     r->device, r->context, (long long)stream, r->correlation);
+                     r->device, r->context, (long long)stream_of(r), r->correlation);
     char *const rest = ret + n;
     const size_t room = (size_t)(DPT_KINETO_ARGS_BYTES - n);
     const double seconds = 1e-9 * (double)(r->end_ns - r->begin_ns);
@@ -196,7 +203,8 @@ static void print_work_args(const struct dpt_device_record *r, char ret[DPT_KINE
                      r->registers, r->shared_bytes, r->grid[0], r->grid[1], r->grid[2], r->block[0],
                      r->block[1], r->block[2]);
     else if (r->kind == DPT_DEVICE_SYNC)
-        n = snprintf(rest, room, ", \"cuda_sync_kind\": \"%s\"", r->name);
+        n = snprintf(rest, room, ", \"cuda_sync_kind\": \"%s\", \"awaited stream\": %lld", r->name,
+                     r->stream == DPT_DEVICE_NO_STREAM ? -1 : (long long)r->stream);
     else
         n = snprintf(rest, room, ", \"bytes\": %llu, \"memory bandwidth (GB/s)\": %.3f",
                      (unsigned long long)r->bytes,
@@ -231,7 +239,7 @@ bool dpt_kineto_device_event(const struct dpt_kineto_device *d, size_t i,
         return true;
     }
     ret->process = record->device;
-    ret->thread = record->stream == DPT_DEVICE_NO_STREAM ? -1 : (int64_t)record->stream;
+    ret->thread = stream_of(record);
     if (has_call && record->kind != DPT_DEVICE_SYNC)
         ret->flow = DPT_KINETO_FLOW_END;
     if (record->kind == DPT_DEVICE_KERNEL)

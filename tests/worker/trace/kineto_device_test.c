@@ -97,6 +97,12 @@ static void test_launches_and_graphs(void **state)
          .end_ns = 1464,
          .context = 1,
          .stream = DPT_DEVICE_NO_STREAM},
+        {.kind = DPT_DEVICE_SYNC,
+         .name = "Stream Sync",
+         .begin_ns = 1500,
+         .end_ns = 1900,
+         .context = 1,
+         .stream = 15},
         {.kind = DPT_DEVICE_COPY,
          .name = "Memcpy HtoD (Pinned -> Device)",
          .begin_ns = 1000,
@@ -107,7 +113,7 @@ static void test_launches_and_graphs(void **state)
     static const enum dpt_kineto_flow flows[] = {
         DPT_KINETO_FLOW_END, DPT_KINETO_FLOW_END, DPT_KINETO_FLOW_END,   DPT_KINETO_NO_FLOW,
         DPT_KINETO_NO_FLOW,  DPT_KINETO_NO_FLOW,  DPT_KINETO_FLOW_BEGIN, DPT_KINETO_FLOW_BEGIN,
-        DPT_KINETO_NO_FLOW,  DPT_KINETO_NO_FLOW,  DPT_KINETO_NO_FLOW};
+        DPT_KINETO_NO_FLOW,  DPT_KINETO_NO_FLOW,  DPT_KINETO_NO_FLOW,    DPT_KINETO_NO_FLOW};
     r[0].graph = 3;
     const struct dpt_device_records records = {r, sizeof r / sizeof r[0], 0};
     struct dpt_kineto_device *device = make_device(&records);
@@ -139,7 +145,14 @@ static void test_launches_and_graphs(void **state)
     assert_true(dpt_kineto_device_event(device, 9, &event));
     assert_string_equal(event.category, "cuda_sync");
     assert_int_equal(event.thread, -1);
+    /* The host waits: tools count what is on a stream as the GPU's work. */
     assert_true(dpt_kineto_device_event(device, 10, &event));
+    assert_string_equal(event.category, "cuda_sync");
+    assert_int_equal(event.thread, -1);
+    assert_string_equal(event.args,
+                        "\"device\": 0, \"context\": 1, \"stream\": -1, \"correlation\": 0, "
+                        "\"cuda_sync_kind\": \"Stream Sync\", \"awaited stream\": 15");
+    assert_true(dpt_kineto_device_event(device, 11, &event));
     assert_string_equal(event.category, "gpu_memcpy");
     assert_non_null(strstr(event.args, "\"bytes\": 4000, \"memory bandwidth (GB/s)\": 4.000"));
     size_t n;
