@@ -49,8 +49,9 @@ enum dpt_status report_head_parse(const char *path, const char *text, struct rep
                                .window = integer_of(dpt, "window"),
                                .clock_error_ns = clock_error_ns(dpt)};
     const int64_t dropped = integer_of(dpt, "dropped_events"),
+                  of_gpu = integer_of(dpt, "dropped_device_records"),
                   base_ns = integer_of(root, "baseTimeNanoseconds");
-    head.dropped_events = dropped > 0 ? dropped : 0;
+    head.dropped_events = (dropped > 0 ? dropped : 0) + (of_gpu > 0 ? of_gpu : 0);
     head.base_ns = base_ns > 0 && base_ns <= base_max_ns ? base_ns : 0;
     (void)snprintf(head.strategy, sizeof head.strategy, "%s", strategy ? strategy : "");
     json_decref(root);

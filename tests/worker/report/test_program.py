@@ -280,9 +280,9 @@ def test_warns_of_a_missing_rank(tmp_path):
 def test_warns_of_dropped_events(tmp_path):
     paths = synthetic.write(tmp_path / "traces", Run(even(ranks=1)))
     packed = json.loads(gzip.decompress(paths[0].read_bytes()))
-    packed["dpt"]["dropped_events"] = 12
+    packed["dpt"] |= {"dropped_events": 12, "dropped_device_records": 30}
     paths[0].write_bytes(gzip.compress(json.dumps(packed).encode()))
-    assert "the trace of rank 0 lacks 12 events" in trace(tmp_path, "ddp").stderr
+    assert "the trace of rank 0 lacks 42 events" in trace(tmp_path, "ddp").stderr
 
 
 def test_output_that_cannot_be_written(tmp_path):
