@@ -10,6 +10,7 @@
 #include "tests/rendezvous/core/trio.h"
 
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 static Dpt__ServerState *answer;
