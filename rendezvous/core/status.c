@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* An answer for DPT_PROTO_WORLD_MAX ranks takes about a millisecond. Anyone may ask, and a flood of
- * questions must not delay the runs: the server is silent to further ones, and the sender asks
- * again. */
+/* An answer has up to DPT_PROTO_WORLD_MAX ranks, each a few hundred bytes. Anyone may ask, and a
+ * flood of questions must not delay the runs: the server is silent to further ones, and the sender
+ * asks again. */
 enum { ANSWERS_MAX = 32, ANSWERS_MS = 1000 };
 
 /* ---- one rank ---- */
