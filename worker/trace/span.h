@@ -9,6 +9,7 @@
 #ifndef DPT_WORKER_TRACE_SPAN_H
 #define DPT_WORKER_TRACE_SPAN_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum dpt_trace_kind {
@@ -92,6 +93,31 @@ static inline void dpt_trace_end(int64_t began_ns, const struct dpt_trace_span *
     if (began_ns != 0 && dpt_trace_ring_here)
         dpt_trace_ring_add(dpt_trace_ring_here, began_ns, dpt_trace_ring_now(dpt_trace_ring_here),
                            span);
+}
+
+/* A span that stands for many short pieces of work on its thread, which records nothing from its
+ * begin to its end:
+ *
+ *     const struct dpt_trace_whole whole = dpt_trace_begin_whole();
+ *     … the work …
+ *     dpt_trace_end_whole(&whole, &(struct dpt_trace_span){.name = "ordered_sum"}); */
+struct dpt_trace_whole {
+    struct dpt_trace_ring *ring;
+    int64_t began_ns;
+};
+
+static inline struct dpt_trace_whole dpt_trace_begin_whole(void)
+{
+    const struct dpt_trace_whole whole = {dpt_trace_ring_here, dpt_trace_begin()};
+    dpt_trace_ring_here = NULL;
+    return whole;
+}
+
+static inline void dpt_trace_end_whole(const struct dpt_trace_whole *whole,
+                                       const struct dpt_trace_span *span)
+{
+    dpt_trace_ring_here = whole->ring;
+    dpt_trace_end(whole->began_ns, span);
 }
 
 /* As dpt_trace_end, for a span that has only a name. */
