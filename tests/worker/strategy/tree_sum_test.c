@@ -1,10 +1,12 @@
 /* The ordered sum against a recursion that adds one element at a time: random trees, parts and
  * places of the results. */
 #include "worker/strategy/reduce/tree_sum.h"
+#include "worker/trace/recorder.h"
 
 #include "base/rng.h"
 #include "kernels/device.h"
 #include "kernels/half.h"
+#include "kernels/op_times.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -298,6 +300,67 @@ static void every_lane_of_the_largest_tree(void **state)
     }
 }
 
+/* ---- traces ---- */
+
+static void pass_to_trace(const char *op, const struct dpt_op_shape *shape, int64_t begin_ns,
+                          int64_t end_ns)
+{
+    (void)shape;
+    dpt_trace_ring_add(dpt_trace_ring_here, begin_ns, end_ns,
+                       &(struct dpt_trace_span){.name = op, .kind = DPT_TRACE_OP});
+}
+
+static bool is_traced_now(void)
+{
+    return dpt_trace_begin() != 0;
+}
+
+/* A sum of many chunks is one op in a trace, and its additions are none. What follows on the thread
+ * is traced again. */
+static void a_traced_sum_is_one_op(void **state)
+{
+    (void)state;
+    static float a[NUMEL_MAX], b[NUMEL_MAX], sum[NUMEL_MAX];
+    struct dpt_err err;
+    struct dpt_device *traced;
+    struct dpt_stream *its_stream;
+    struct dpt_trace_recorder *recorder;
+    struct dpt_trace_events events;
+    float *out = sum, *scratch = malloc(dpt_tree_sum_scratch_numel() * sizeof(float));
+    assert_non_null(scratch);
+    assert_int_equal(dpt_device_cpu_create(&traced, &err), DPT_OK);
+    dpt_device_trace_ops(traced, pass_to_trace, is_traced_now);
+    assert_int_equal(dpt_stream_create(traced, 1, &its_stream, &err), DPT_OK);
+    assert_int_equal(dpt_trace_recorder_create(64, &recorder, &err), DPT_OK);
+    dpt_trace_attach(recorder, DPT_TRACE_MAIN);
+    dpt_trace_recorder_begin(recorder);
+    const struct dpt_partial parts[] = {{{0, 1}, a, NULL}, {{1, 2}, b, NULL}};
+    const struct dpt_range whole = {0, 2};
+    dpt_tree_sum_add(dpt_device_ops(traced), its_stream,
+                     &(struct dpt_tree_sum){.parts = parts,
+                                            .n_parts = 2,
+                                            .out_nodes = &whole,
+                                            .out_data = &out,
+                                            .n_out = 1,
+                                            .dtype = DPT_F32,
+                                            .numel = NUMEL_MAX,
+                                            .scratch = scratch});
+    dpt_device_ops(traced)->add(its_stream, NUMEL_MAX, a, b, sum);
+    dpt_trace_recorder_end(recorder);
+    dpt_trace_recorder_read(recorder, DPT_TRACE_MAIN, &events);
+    assert_int_equal(events.n, 2);
+    assert_string_equal(events.event[0].span.name, "ordered_sum");
+    assert_int_equal(events.event[0].span.kind, DPT_TRACE_OP);
+    assert_int_equal(events.event[0].span.value[0], NUMEL_MAX);
+    assert_int_equal(events.event[0].span.value[1], 2);
+    assert_string_equal(events.event[1].span.name, "add");
+    dpt_trace_attach(NULL, DPT_TRACE_MAIN);
+    dpt_trace_recorder_destroy(&recorder);
+    dpt_stream_destroy(&its_stream);
+    dpt_device_destroy(&traced);
+    free(scratch);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,6 +369,7 @@ int main(void)
         cmocka_unit_test(results_where_parts_lie),
         cmocka_unit_test(rounded_sums),
         cmocka_unit_test(every_lane_of_the_largest_tree),
+        cmocka_unit_test(a_traced_sum_is_one_op),
     };
     return cmocka_run_group_tests_name("tree_sum", tests, setup, teardown);
 }

@@ -6,7 +6,9 @@
 #include "base/rng.h"
 #include "kernels/device.h"
 #include "kernels/half.h"
+#include "kernels/op_times.h"
 #include "worker/model/model.h"
+#include "worker/trace/recorder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,9 +67,58 @@ static void precision_has_its_dtype(void **state)
     assert_int_equal(dpt_dtype_of(DPT_PRECISION_FP16), DPT_F16);
 }
 
+static int n_passed;
+
+static void count_op(const char *op, const struct dpt_op_shape *shape, int64_t begin_ns,
+                     int64_t end_ns)
+{
+    (void)op;
+    (void)shape;
+    (void)begin_ns;
+    (void)end_ns;
+    n_passed++;
+}
+
+static bool is_traced_now(void)
+{
+    return dpt_trace_begin() != 0;
+}
+
+/* In a trace each call is one op, and the ops of its chunks are none. */
+static void traced_calls_are_one_op(void **state)
+{
+    (void)state;
+    static float values[NUMEL_MAX];
+    struct dpt_err err;
+    struct dpt_device *device;
+    struct dpt_stream *stream;
+    struct dpt_trace_recorder *recorder;
+    struct dpt_trace_events events;
+    assert_int_equal(dpt_device_cpu_create(&device, &err), DPT_OK);
+    dpt_device_trace_ops(device, count_op, is_traced_now);
+    assert_int_equal(dpt_stream_create(device, 1, &stream, &err), DPT_OK);
+    assert_int_equal(dpt_trace_recorder_create(64, &recorder, &err), DPT_OK);
+    dpt_trace_attach(recorder, DPT_TRACE_COMM);
+    dpt_trace_recorder_begin(recorder);
+    dpt_wire_pack(dpt_device_ops(device), stream, DPT_BF16, NUMEL_MAX, values);
+    dpt_wire_unpack(dpt_device_ops(device), stream, DPT_BF16, NUMEL_MAX, values);
+    dpt_trace_recorder_end(recorder);
+    dpt_trace_recorder_read(recorder, DPT_TRACE_COMM, &events);
+    assert_int_equal(n_passed, 0);
+    assert_int_equal(events.n, 2);
+    assert_string_equal(events.event[0].span.name, "wire_pack");
+    assert_string_equal(events.event[1].span.name, "wire_unpack");
+    assert_int_equal(events.event[1].span.value[0], NUMEL_MAX);
+    dpt_trace_attach(NULL, DPT_TRACE_COMM);
+    dpt_trace_recorder_destroy(&recorder);
+    dpt_stream_destroy(&stream);
+    dpt_device_destroy(&device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(there_and_back),
+                                       cmocka_unit_test(traced_calls_are_one_op),
                                        cmocka_unit_test(precision_has_its_dtype)};
     return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * and the owners add them. */
 #include "worker/strategy/reduce/wave_sum.h"
 #include "worker/strategy/strategy_internal.h"
+#include "worker/trace/span.h"
 
 /* Elements that are added at a time in a world of one rank, where all threads of the main stream
  * add. */
@@ -91,7 +92,16 @@ static void add_wave(const struct dpt_strategy *s, const struct dpt_task *task, 
                                       .chunk = s->traits.on_device        ? numel
                                                : s->part.world->size == 1 ? ALONE_CHUNK_NUMEL
                                                                           : DPT_WAVE_SUM_CHUNK};
+    if (wave.chunk != DPT_WAVE_SUM_CHUNK) {
+        dpt_wave_sum_add(s->ops, stream, &wave);
+        return;
+    }
+    const struct dpt_trace_whole whole = dpt_trace_begin_whole(); /* as in tree_sum.c */
     dpt_wave_sum_add(s->ops, stream, &wave);
+    dpt_trace_end_whole(&whole, &(struct dpt_trace_span){.name = "ordered_sum",
+                                                         .kind = DPT_TRACE_OP,
+                                                         .key = {"numel", "additions"},
+                                                         .value = {numel, wave.n}});
 }
 
 static enum dpt_status scattered(void *ctx, const struct dpt_task *task,

@@ -1,6 +1,8 @@
 /* The ordered sum, chunk by chunk so that intermediate sums stay in the cache. */
 #include "worker/strategy/reduce/tree_sum.h"
 
+#include "worker/trace/span.h"
+
 /* Scratch: results of up to DPT_COVER_MAX nodes, then two chunks (left, right) for each level below
  * a node. */
 enum { LEVELS = DPT_TREE_DEPTH_MAX + 1, SCRATCH_CHUNKS = DPT_COVER_MAX + 2 * LEVELS };
@@ -76,6 +78,8 @@ void dpt_tree_sum_add(const struct dpt_ops *ops, struct dpt_stream *stream,
                       const struct dpt_tree_sum *s)
 {
     DPT_ASSERT(s->n_out <= DPT_COVER_MAX && (s->n_copies == 0 || s->n_out == 1));
+    /* One span: a step has some ten thousand chunks, each with an op for each addition. */
+    const struct dpt_trace_whole whole = dpt_trace_begin_whole();
     for (int64_t at = 0; at < s->numel; at += DPT_TREE_SUM_CHUNK) {
         const int64_t left = s->numel - at;
         struct eval e = {.ops = ops,
@@ -88,4 +92,9 @@ void dpt_tree_sum_add(const struct dpt_ops *ops, struct dpt_stream *stream,
                          .levels = s->scratch + (size_t)DPT_COVER_MAX * DPT_TREE_SUM_CHUNK};
         add_chunk(s, &e);
     }
+    dpt_trace_end_whole(&whole,
+                        &(struct dpt_trace_span){.name = "ordered_sum",
+                                                 .kind = DPT_TRACE_OP,
+                                                 .key = {"numel", "parts", "results"},
+                                                 .value = {s->numel, s->n_parts, s->n_out}});
 }

@@ -35,7 +35,7 @@ struct dpt_tree_sum {
 
 /* For each of the tree nodes out_nodes[i] writes the sum of its parts, in the tree's order, to
  * out_data[i]. An output may be the memory of any part: within a chunk everything is read before
- * anything is written. */
+ * anything is written. A trace shows the call as one op, "ordered_sum". */
 void dpt_tree_sum_add(const struct dpt_ops *ops, struct dpt_stream *stream,
                       const struct dpt_tree_sum *sum);
 
