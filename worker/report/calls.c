@@ -64,7 +64,6 @@ enum dpt_status report_calls_find(const struct report_trace *trace,
     if (!fits)
         return dpt_fail_nomem(err, "collectives of '%s'", trace->path);
     report_intervals_merge(&calls->waits);
-    calls->has_waits = calls->waits.n > 0;
     if (calls->n > 0)
         qsort(calls->at, calls->n, sizeof *calls->at, compare_calls);
     for (size_t i = 0; i < calls->n; i++)
@@ -129,7 +128,7 @@ static bool estimate_wait(struct report_calls *ranks, size_t n_ranks, const size
     for (size_t r = 0; r < n_ranks; r++) {
         struct report_call *call = &ranks[r].at[at[r]];
         const int64_t until_ns = latest_ns < call->end_ns ? latest_ns : call->end_ns;
-        if (ranks[r].has_waits || until_ns - call->begin_ns <= clock_error_ns)
+        if (until_ns - call->begin_ns <= clock_error_ns)
             continue;
         call->wait_ns = until_ns - call->begin_ns;
         if (!report_intervals_add(&ranks[r].waits, call->begin_ns, until_ns))
@@ -164,6 +163,9 @@ static size_t steps_of(const struct report_calls *ranks, size_t n_ranks)
 enum dpt_status report_calls_estimate_waits(struct report_calls *ranks, size_t n_ranks,
                                             int64_t clock_error_ns, struct dpt_err *err)
 {
+    for (size_t r = 0; r < n_ranks; r++)
+        if (ranks[r].waits.n > 0)
+            return DPT_OK; /* a rank without annotations did not wait */
     size_t *at = calloc(n_ranks, sizeof *at);
     const size_t n_steps = steps_of(ranks, n_ranks);
     bool fits = at != NULL;
@@ -226,6 +228,21 @@ void report_calls_sum(const struct report_calls *calls,
         const int64_t moving_ns = ret[kind].time_ns - ret[kind].wait_ns;
         ret[kind].bus_gb_s = moving_ns > 0 ? bus_bytes[kind] / (double)moving_ns : (double)NAN;
     }
+}
+
+enum dpt_status report_calls_waited(const struct report_calls *calls, int64_t *ret_ns,
+                                    struct dpt_err *err)
+{
+    struct report_intervals within = {0};
+    bool fits = true;
+    for (size_t i = 0; i < calls->n && fits; i++)
+        fits = report_intervals_add(&within, calls->at[i].begin_ns, calls->at[i].end_ns);
+    if (fits) {
+        report_intervals_merge(&within);
+        *ret_ns = report_intervals_common(&within, &calls->waits);
+    }
+    report_intervals_free(&within);
+    return fits ? DPT_OK : dpt_fail_nomem(err, "waits in %zu collectives", calls->n);
 }
 
 void report_calls_free(struct report_calls *calls)

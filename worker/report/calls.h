@@ -19,7 +19,6 @@ struct report_call {
 struct report_calls {
     struct report_call *at; /* [n], by begin; owned */
     size_t n;
-    bool has_waits; /* the trace says when the rank waited; else the waits are estimated */
     struct report_intervals waits; /* times in which the rank waits for peers; merged */
 };
 
@@ -29,8 +28,8 @@ DPT_MUST_USE enum dpt_status report_calls_find(const struct report_trace *trace,
                                                const struct report_scope *scope, int world_size,
                                                struct report_calls *calls, struct dpt_err *err);
 
-/* Estimates the waits of ranks whose traces do not annotate them. The collectives of a kind are
- * matched by their order; a collective cannot end before all ranks have begun it, so a rank waits
+/* Estimates the waits if no trace annotates any. The collectives of a kind are matched by their
+ * order; a collective cannot end before all ranks have begun it, so a rank waits
  * from its begin to the latest begin. Only collectives of all ranks are matched, and waits up to
  * `clock_error_ns` are none. */
 DPT_MUST_USE enum dpt_status report_calls_estimate_waits(struct report_calls *ranks, size_t n_ranks,
@@ -40,6 +39,10 @@ DPT_MUST_USE enum dpt_status report_calls_estimate_waits(struct report_calls *ra
 /* Sums over the collectives of each kind. */
 void report_calls_sum(const struct report_calls *calls,
                       struct dpt_report_collective ret[REPORT_COLLECTIVES]);
+
+/* The time of the waits inside of collectives. A wait inside of several counts once. DPT_ENOMEM. */
+DPT_MUST_USE enum dpt_status report_calls_waited(const struct report_calls *calls, int64_t *ret_ns,
+                                                 struct dpt_err *err);
 
 void report_calls_free(struct report_calls *calls);
 

@@ -32,6 +32,7 @@ void dpt_report_free(struct dpt_report *report)
     for (size_t r = 0; r < report->n_ranks; r++) {
         free(report->ranks[r].path);
         free(report->ranks[r].step_ns);
+        free(report->ranks[r].step);
         free(report->ranks[r].memory.points);
         free(report->ranks[r].spans);
     }

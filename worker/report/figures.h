@@ -56,7 +56,7 @@ struct dpt_report_breakdown {
 struct dpt_report_phases {
     int64_t forward_ns, backward_ns, optimizer_ns, grad_sync_ns;
     int64_t data_wait_ns;  /* the main thread waits for a micro-batch */
-    int64_t peer_wait_ns;  /* sum of wait_ns of the collectives */
+    int64_t peer_wait_ns;  /* in collectives; a wait inside of several counts once */
     int64_t checkpoint_ns; /* the main thread saves */
     int64_t evaluation_ns, formation_ns;
 };
@@ -107,6 +107,7 @@ struct dpt_report_rank {
     struct dpt_report_memory memory;
     int64_t first_step;
     int64_t *step_ns; /* [n_steps], durations of the steps that count; owned */
+    int64_t *step;    /* [n_steps], their numbers; a failure may leave one out; owned */
     size_t n_steps;
     struct dpt_report_op ops[REPORT_OPS]; /* longest total first */
     size_t n_ops;

@@ -24,9 +24,9 @@ static void write_facts(FILE *out, const struct dpt_report *report)
     int64_t first = 0, last = REPORT_UNKNOWN;
     for (size_t i = 0; i < report->n_ranks; i++) {
         const struct dpt_report_rank *rank = &report->ranks[i];
-        const int64_t end = rank->first_step + (int64_t)rank->n_steps - 1;
         if (rank->n_steps == 0)
             continue;
+        const int64_t end = rank->step[rank->n_steps - 1];
         first = last == REPORT_UNKNOWN || rank->first_step < first ? rank->first_step : first;
         last = end > last ? end : last;
     }

@@ -6,6 +6,8 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
 
 /* Pixels, and limits. */
 enum { STEPS_HEIGHT = 150, STEPS_FOOT = 40, STRIP = 46, TICK_INTERVALS = 4, TICKS_MAX = 10 };
@@ -26,15 +28,30 @@ struct steps {
     struct page_unit unit;
 };
 
+/* The place of a step of a rank; n_steps: it does not have it. */
+static size_t place_of(const struct dpt_report_rank *rank, int64_t number)
+{
+    size_t first = 0, last = rank->n_steps; /* numbers rise */
+    while (first < last) {
+        const size_t middle = (first + last) / 2;
+        if (rank->step[middle] < number)
+            first = middle + 1;
+        else
+            last = middle;
+    }
+    return first < rank->n_steps && rank->step[first] == number ? first : rank->n_steps;
+}
+
 static struct step step_at(const struct dpt_report *report, int64_t number)
 {
     struct step step = {.shortest_ns = (double)INFINITY};
     double sum = 0;
     for (size_t i = 0; i < report->n_ranks; i++) {
         const struct dpt_report_rank *rank = &report->ranks[i];
-        if (number < rank->first_step || number - rank->first_step >= (int64_t)rank->n_steps)
+        const size_t place = place_of(rank, number);
+        if (place == rank->n_steps)
             continue;
-        const double ns = (double)rank->step_ns[number - rank->first_step];
+        const double ns = (double)rank->step_ns[place];
         step.shortest_ns = fmin(step.shortest_ns, ns);
         step.longest_ns = fmax(step.longest_ns, ns);
         sum += ns;
@@ -52,9 +69,9 @@ static bool find_steps(const struct dpt_report *report, struct steps *ret)
     *ret = (struct steps){.report = report};
     for (size_t i = 0; i < report->n_ranks; i++) {
         const struct dpt_report_rank *rank = &report->ranks[i];
-        const int64_t last = rank->first_step + (int64_t)rank->n_steps - 1;
         if (rank->n_steps == 0)
             continue;
+        const int64_t last = rank->step[rank->n_steps - 1];
         ret->first = !has_steps || rank->first_step < ret->first ? rank->first_step : ret->first;
         ret->last = !has_steps || last > ret->last ? last : ret->last;
         has_steps = true;
@@ -100,22 +117,30 @@ static void write_step_axes(FILE *out, const struct steps *s)
                   STEPS_HEIGHT + 33);
 }
 
+/* Adds a step to a path, at one of its durations. A step that no rank has is left out. */
+static void write_step_point(FILE *out, const struct steps *s, int64_t number, char command,
+                             size_t member)
+{
+    const struct step step = step_at(s->report, number);
+    double ns;
+    memcpy(&ns, (const char *)&step + member, sizeof ns);
+    if (step.n > 0)
+        (void)fprintf(out, "%c%.1f %.1f", command, DPT_HTML_LAYER_WIDTH * x_of(s, number),
+                      y_of(s, ns));
+}
+
 /* The range over the ranks as an area, their mean as a line. */
 static void write_step_curve(FILE *out, const struct steps *s)
 {
-    const double width = DPT_HTML_LAYER_WIDTH;
     dpt_html_layer_begin(out, STEPS_HEIGHT);
     (void)fputs("<path class=\"area\" d=\"", out);
     for (int64_t i = s->first; i <= s->last; i++)
-        (void)fprintf(out, "%c%.1f %.1f", i == s->first ? 'M' : 'L', width * x_of(s, i),
-                      y_of(s, step_at(s->report, i).longest_ns));
+        write_step_point(out, s, i, i == s->first ? 'M' : 'L', offsetof(struct step, longest_ns));
     for (int64_t i = s->last; i >= s->first; i--)
-        (void)fprintf(out, "L%.1f %.1f", width * x_of(s, i),
-                      y_of(s, fmin(s->top_ns, step_at(s->report, i).shortest_ns)));
+        write_step_point(out, s, i, 'L', offsetof(struct step, shortest_ns));
     (void)fputs("z\"/>\n<path class=\"line\" d=\"", out);
     for (int64_t i = s->first; i <= s->last; i++)
-        (void)fprintf(out, "%c%.1f %.1f", i == s->first ? 'M' : 'L', width * x_of(s, i),
-                      y_of(s, step_at(s->report, i).mean_ns));
+        write_step_point(out, s, i, i == s->first ? 'M' : 'L', offsetof(struct step, mean_ns));
     (void)fputs("\"/>\n", out);
     dpt_html_layer_end(out);
 }

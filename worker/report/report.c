@@ -41,12 +41,15 @@ static enum dpt_status take_steps(const struct report_scope *scope, struct dpt_r
                                   struct dpt_err *err)
 {
     rank->step_ns = calloc(scope->n, sizeof *rank->step_ns);
-    if (!rank->step_ns)
+    rank->step = calloc(scope->n, sizeof *rank->step);
+    if (!rank->step_ns || !rank->step)
         return dpt_fail_nomem(err, "steps of '%s'", rank->path);
     rank->n_steps = scope->n;
     rank->first_step = scope->steps[0].number;
-    for (size_t s = 0; s < scope->n; s++)
+    for (size_t s = 0; s < scope->n; s++) {
+        rank->step[s] = scope->steps[s].number;
         rank->step_ns[s] = scope->steps[s].end_ns - scope->steps[s].begin_ns;
+    }
     return DPT_OK;
 }
 
@@ -75,8 +78,7 @@ static enum dpt_status compute_times(struct work *w, size_t r, struct dpt_report
                                      struct dpt_err *err)
 {
     report_calls_sum(&w->calls[r], rank->collective);
-    for (int kind = 0; kind < REPORT_COLLECTIVES; kind++)
-        rank->phases.peer_wait_ns += rank->collective[kind].wait_ns;
+    DPT_TRY(report_calls_waited(&w->calls[r], &rank->phases.peer_wait_ns, err));
     w->times[r] = calloc(w->sources[r].scope.n, sizeof **w->times);
     if (!w->times[r])
         return dpt_fail_nomem(err, "times of '%s'", rank->path);

@@ -8,6 +8,8 @@
 
 enum { US = 1000 }; /* nanoseconds */
 
+static const int64_t step_max = (int64_t)1000000000000000; /* numbers of steps can be added */
+
 /* Events count up to a time, in whole microseconds: before `cut_us`, or at it. */
 struct limit {
     int64_t cut_us;
@@ -27,7 +29,8 @@ static int64_t step_number(const char *name)
     if (strncmp(name, prefix, sizeof prefix - 1) != 0)
         return -1;
     const long long number = strtoll(name + sizeof prefix - 1, &end, 10);
-    return end != name + sizeof prefix - 1 && number >= 0 ? (int64_t)number : -1;
+    return end != name + sizeof prefix - 1 && number >= 0 && number <= step_max ? (int64_t)number
+                                                                                : -1;
 }
 
 static int compare_steps(const void *left, const void *right)

@@ -176,13 +176,14 @@ enum dpt_status report_timeline_find(const struct report_trace *trace,
                                      struct dpt_report_rank *ret_rank, struct dpt_err *err)
 {
     struct pieces pieces = {0};
-    double grain_ns = (double)(step->end_ns - step->begin_ns) * first_grain + 1;
+    const double step_ns = (double)(step->end_ns - step->begin_ns);
+    double grain_ns = step_ns * first_grain + 1;
     bool fits = collect(trace, scope, step, &pieces);
     if (fits) {
         keep_outermost(&pieces);
         join_neighbours(&pieces, (int64_t)grain_ns);
     }
-    for (int doublings = 0; pieces.n > REPORT_SPANS_MAX && doublings < 32; doublings++) {
+    while (pieces.n > REPORT_SPANS_MAX && grain_ns <= step_ns) {
         grain_ns *= 2;
         join_neighbours(&pieces, (int64_t)grain_ns);
     }

@@ -14,7 +14,9 @@
 
 enum { EVENTS_MAX = 1 << 28, LANES_MAX = 1 << 16 };
 
-static const double begin_max_us = 4e15, dur_max_us = 1e14; /* about 126 and 3 years */
+/* About 126 years, and 23 days. The second is also the limit of the sum over the events of a file,
+ * so that sums over 4,096 ranks have room in 64 bits of nanoseconds. */
+static const double begin_max_us = 4e15, dur_max_us = 2e12;
 
 /* The event that is read now. */
 struct source {
@@ -104,6 +106,11 @@ static enum dpt_status add_complete(struct report_trace *t, const struct source 
         return DPT_OK;
     DPT_TRY(take_time(source, "ts", begin_max_us, &event.begin_ns, err));
     DPT_TRY(take_time(source, "dur", dur_max_us, &dur_ns, err));
+    t->sum_ns += dur_ns;
+    if ((double)t->sum_ns > dur_max_us * 1000)
+        return dpt_fail(err, DPT_EPROTO,
+                        "'%s' is not a trace: its events take more than %.0e us together", t->path,
+                        dur_max_us);
     event.end_ns = event.begin_ns + dur_ns;
     event.stream = stream >= 0 && stream <= INT_MAX ? (int32_t)stream : -1;
     event.correlation = id_of(source->args, "correlation");

@@ -62,6 +62,7 @@ struct report_trace {
     struct report_names names;
     struct report_event *events; /* [n], in the order of the file; owned */
     size_t n, events_room;
+    int64_t sum_ns; /* of the durations of the events */
     struct report_detail *details;
     size_t n_details, details_room;
     struct report_lane *lanes;

@@ -17,10 +17,11 @@ struct sums {
     double own, data, save, late, transfer; /* of the last rank of each step */
     double persistent;                      /* the part of `late` that one rank has in all steps */
     double data_elsewhere;                  /* mean wait for data of the other ranks */
-    double work_excess; /* of the last rank over the others, as a share; 0: unknown */
-    double exposed;     /* exposed transfer, mean over the ranks */
-    int last_rank;      /* that is the last by its mean over the steps */
-    int data_rank;      /* that waits longest for data */
+    double work_excess;                     /* of the last rank over the others, as a share */
+    bool knows_work;                        /* the traces say it; else the excess is 0 */
+    double exposed;                         /* exposed transfer, mean over the ranks */
+    int last_rank;                          /* that is the last by its mean over the steps */
+    int data_rank;                          /* that waits longest for data */
 };
 
 static const struct report_step_times *times_at(const struct report_run_times *t, size_t rank,
@@ -113,8 +114,8 @@ static double excess_of(const struct report_run_times *t, size_t rank, size_t me
     return excess;
 }
 
-/* The work of each step's last rank over that of the others. */
-static double work_excess(const struct report_run_times *t)
+/* Compares the work of each step's last rank with that of the others. */
+static void compare_work(const struct report_run_times *t, struct sums *s)
 {
     double more = 0, others = 0;
     for (size_t step = 0; step < t->n_steps; step++) {
@@ -123,7 +124,8 @@ static double work_excess(const struct report_run_times *t)
         more += times_at(t, last, step)->work - mean;
         others += mean;
     }
-    return others > 0 ? more / others : 0;
+    s->knows_work = others > 0;
+    s->work_excess = others > 0 ? more / others : 0;
 }
 
 static struct sums sum_up(const struct report_run_times *t)
@@ -139,7 +141,7 @@ static struct sums sum_up(const struct report_run_times *t)
     if (t->n_ranks > 1) {
         s.persistent =
             fmax(0, excess_of(t, slow, offsetof(struct report_step_times, own_ns), &others));
-        s.work_excess = work_excess(t);
+        compare_work(t, &s);
         (void)excess_of(t, starved, offsetof(struct report_step_times, data_ns), &others);
         s.data_elsewhere = others;
     }
@@ -178,6 +180,7 @@ void report_verdict_find(const struct report_run_times *times, struct dpt_report
         ret, &(struct report_verdict_facts){.step_ms = s.step / 1e6,
                                             .lost_ms = ret->share[ret->cause] * s.step / 1e8,
                                             .work_excess_percent = 100 * s.work_excess,
+                                            .knows_work = s.knows_work,
                                             .is_of_one_rank = is_of_one_rank,
                                             .strategy = times->strategy});
 }

@@ -3,8 +3,8 @@
  * Ranks of a step wait for the last of them. So the time of a step is that of the rank with the
  * longest time of its own: its computation, its wait for data, its save, and the transfer that
  * nothing hides. The time by which this rank computes longer than the mean of the others is lost
- * to a straggler or to imbalance. It is imbalance if the rank had more work, or, where the traces
- * do not say the work, if another rank is the last in each step. */
+ * to a straggler or to imbalance. It is imbalance if the rank had more work, or if another rank is
+ * the last in each step. */
 #ifndef DPT_WORKER_REPORT_VERDICT_H
 #define DPT_WORKER_REPORT_VERDICT_H
 
@@ -27,7 +27,8 @@ void report_verdict_find(const struct report_run_times *times, struct dpt_report
  * report_verdict_find. */
 struct report_verdict_facts {
     double step_ms, lost_ms;    /* mean step; the part of it that the cause takes */
-    double work_excess_percent; /* work of the last rank over the mean of the others; 0: unknown */
+    double work_excess_percent; /* work of the last rank over the mean of the others */
+    bool knows_work;            /* else the excess is 0 */
     bool is_of_one_rank;        /* data: one rank waits, the others do not */
     const char *strategy;
 };

@@ -23,12 +23,17 @@ static const struct {
     {NULL, {"strategy.compression", "strategy.compression: bf16 halves the bytes between hosts"}},
 };
 
-static struct remedy remedy_of(const struct dpt_report_verdict *v, const char *strategy)
+/* Work below this excess is the same. */
+static const double excess_percent_min = 1;
+
+static struct remedy remedy_of(const struct dpt_report_verdict *v,
+                               const struct report_verdict_facts *facts)
 {
     size_t row = 0;
     switch (v->cause) {
     case REPORT_COMMUNICATION:
-        while (communication[row].strategy && strcmp(communication[row].strategy, strategy) != 0)
+        while (communication[row].strategy &&
+               strcmp(communication[row].strategy, facts->strategy) != 0)
             row++;
         return communication[row].remedy;
     case REPORT_STRAGGLER:
@@ -37,6 +42,10 @@ static struct remedy remedy_of(const struct dpt_report_verdict *v, const char *s
                                "set cluster.threads to the cores that it has, or take its node "
                                "out of the run"};
     case REPORT_IMBALANCE:
+        if (facts->knows_work && facts->work_excess_percent < excess_percent_min)
+            return (struct remedy){"cluster.threads",
+                                   "The ranks have the same work: look for other processes on "
+                                   "their nodes; set cluster.threads to the cores that each has"};
         return (struct remedy){"train.global_batch",
                                "Make train.global_batch a multiple of train.micro_batch times the "
                                "number of ranks"};
@@ -71,7 +80,7 @@ static void write_finding(const struct dpt_report_verdict *v,
                        v->rank);
         break;
     case REPORT_IMBALANCE:
-        if (facts->work_excess_percent >= 1)
+        if (facts->work_excess_percent >= excess_percent_min)
             (void)snprintf(text, bytes,
                            "imbalance: the last rank of a step has %.0f %% more work than the "
                            "others, which wait for it",
@@ -104,7 +113,7 @@ void report_verdict_write(struct dpt_report_verdict *verdict,
                           const struct report_verdict_facts *facts)
 {
     char finding[256];
-    const struct remedy remedy = remedy_of(verdict, facts->strategy);
+    const struct remedy remedy = remedy_of(verdict, facts);
     write_finding(verdict, facts, finding, sizeof finding);
     (void)snprintf(verdict->key, sizeof verdict->key, "%s", remedy.key);
     (void)snprintf(verdict->text, sizeof verdict->text,

@@ -256,8 +256,11 @@ static void make_rank(struct dpt_report_rank *rank, int number, const struct sam
         add_memory(rank, step_ns);
     rank->first_step = 11;
     rank->step_ns = make_zeroed(STEPS, sizeof *rank->step_ns);
-    for (int i = 0; i < STEPS; i++)
+    rank->step = make_zeroed(STEPS, sizeof *rank->step);
+    for (int i = 0; i < STEPS; i++) {
+        rank->step[i] = rank->first_step + i;
         rank->step_ns[rank->n_steps++] = step_ns + ((i * 7 + number * 3) % 11 - 5) * 300 * US;
+    }
     add_ops(rank, s);
     rank->dropped_events = s->has_odd_names ? 12345 : 0;
 }

@@ -36,6 +36,7 @@ class Run:
     first_step: int = 3
     memory: list = field(default_factory=list)  # (ms since the begin, bytes)
     compute_kernels: int = 4  # of a step
+    all_reduces: int = 1  # under way at the same time, each on its stream
     shift_us: float = 0.0
 
 
@@ -85,9 +86,10 @@ def add_step(ranks, run, index, begins):
         events.annotate("forward", computing, computing + step.compute_ms / 3)
         events.annotate("backward", computing + step.compute_ms / 3, ready[r])
         events.compute(computing, step)
-        events.kernel("ncclDevKernel_AllReduce_Sum_host", COMM, STREAM_COMM, ready[r], done,
-                      **{"Collective name": "allreduce", "dtype": "Float", "In msg nelems": MESSAGE,
-                         "Out msg nelems": MESSAGE, "Group size": world})
+        for stream in range(STREAM_COMM, STREAM_COMM + run.all_reduces):
+            events.kernel("ncclDevKernel_AllReduce_Sum_host", COMM, stream, ready[r], done,
+                          **{"Collective name": "allreduce", "dtype": "Float", "In msg nelems": MESSAGE,
+                             "Out msg nelems": MESSAGE, "Group size": world})
         if run.form == "dpt" and run.annotated:
             events.annotate("wait for peers", ready[r], latest, thread=COMM, peer=ready.index(latest))
         if run.form == "dpt":

@@ -33,6 +33,13 @@ def report(folder, run, *args, command="ddp", base="reports"):
     return rows_of(folder / base / run.strategy / "summary.csv"), done
 
 
+def change_events(path, change):
+    """Writes a trace again with other events."""
+    whole = json.loads(gzip.decompress(path.read_bytes()))
+    whole["traceEvents"] = change(whole["traceEvents"])
+    path.write_bytes(gzip.compress(json.dumps(whole).encode()))
+
+
 def near(value, expected, share=0.05):
     assert abs(float(value) - expected) <= share * abs(expected) + 1e-9, (value, expected)
 
@@ -73,6 +80,50 @@ def test_times_of_a_slow_rank(tmp_path, form, annotated):
         near(row["comm_overhead_percent"], 100 * (5 + late) / (5 + 60 + 2), 0.001)
         near(row["exposed_percent"], 100 * 3 * (5 + late) / window, 0.001)
         assert float(row["overlap_percent"]) == 0
+
+
+@pytest.mark.parametrize("form, annotated", [("dpt", True), ("dpt", False), ("pytorch", False)])
+def test_wait_inside_of_two_collectives_counts_once(tmp_path, form, annotated):
+    """Each of the two all-reduces under way contains the wait for rank 1. The rank waits only once."""
+    steps = even(ranks=2, steps=4)
+    for step in steps[1]:
+        step.compute_ms = 60.0
+    rows, _ = report(tmp_path, Run(steps, transfer_ms=5.0, form=form, annotated=annotated, all_reduces=2))
+    for row, late in zip(rows, (20, 0)):
+        near(row["all_reduce_calls"], 3 * 2)
+        near(row["all_reduce_ms"], 3 * 2 * (5 + late))
+        near(row["all_reduce_wait_ms"], 3 * 2 * late)
+        near(row["peer_wait_ms"], 3 * late)
+
+
+def test_rank_without_waits_beside_others_with_waits(tmp_path):
+    """Rank 2 says when it waits for rank 1. So rank 0 would say it, too, and its waits are not estimated."""
+    steps = even(ranks=3, steps=4)
+    for step in steps[1]:
+        step.compute_ms = 60.0
+    path = synthetic.write(tmp_path / "traces", Run(steps))[0]
+    change_events(path, lambda events: [event for event in events if event["name"] != "wait for peers"])
+    done = trace(tmp_path, "ddp")
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(tmp_path / "reports/ddp/summary.csv")
+    assert float(rows[0]["peer_wait_ms"]) == 0
+    near(rows[2]["peer_wait_ms"], 3 * 20)
+
+
+def test_step_that_no_trace_has(tmp_path):
+    """A failure left step 4 out. The page shows the steps before and after it under their numbers."""
+    steps = even(ranks=2, steps=5)
+    for step in (steps[0][3], steps[1][3]):
+        step.compute_ms = 100.0
+    for path in synthetic.write(tmp_path / "traces", Run(steps)):
+        change_events(path, lambda events: [event for event in events if event["name"] != "ProfilerStep#4"])
+    assert trace(tmp_path, "ddp").returncode == 0
+    page = (tmp_path / "reports/ddp/summary.html").read_text()
+    dots = dict(re.findall(r"<title>step (\d+): ([\d.]+) ms on average", page))
+    assert list(dots) == ["3", "5", "6"]
+    near(dots["5"], 0.5 + 40 + 1 + 2)
+    near(dots["6"], 0.5 + 100 + 1 + 2)
+    assert "steps 3 to 6" in page
 
 
 def test_last_step_counts_on_demand(tmp_path):
@@ -206,6 +257,10 @@ def test_no_files(tmp_path):
     (b'{"rank": x, "traceEvents": []}', ["head is not JSON"]),
     (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": -1, "dur": 1}]}', ["event 0", "no ts"]),
     (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1}]}', ["event 0", "no dur"]),
+    (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -1}]}', ["event 0", "no dur"]),
+    (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1e400}]}', ["event 0", "not JSON"]),
+    (b'{"traceEvents": [' + b",".join([b'{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1e12}'] * 3) + b"]}",
+     ["2e+12 us together"]),
     (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "k", "ts": 1, "dur": 1}]}', ["no kernels"]),
     (b'{"traceEvents": [{"ph": "X", "cat"', ["is truncated"]), (b'{"traceEvents": ', ["is truncated"]),
     (b'{"traceEvents": [' + b'{"a":' * 3000, ["fewer brackets"]),

@@ -143,6 +143,27 @@ static void test_another_late_rank_each_step_is_imbalance(void **state)
     assert_non_null(strstr(v.text, "a different rank is late in each step"));
 }
 
+/* The batch is not the cause if the ranks have the same work. */
+static void test_late_ranks_with_the_same_work_have_another_key(void **state)
+{
+    (void)state;
+    struct report_step_times at[RANKS][STEPS];
+    fill_even(at);
+    for (int s = 0; s < STEPS; s++) {
+        at[s][s].own_ns += 30.0 * MS;
+        add_lateness(at, s, s, 30);
+    }
+    struct dpt_report_verdict v = judge(at);
+    assert_int_equal(v.cause, REPORT_IMBALANCE);
+    assert_string_equal(v.key, "cluster.threads");
+    for (int r = 0; r < RANKS; r++)
+        for (int s = 0; s < STEPS; s++)
+            at[r][s].work = r == s ? 700 : 512;
+    v = judge(at);
+    assert_int_equal(v.cause, REPORT_IMBALANCE);
+    assert_string_equal(v.key, "train.global_batch");
+}
+
 static void test_wait_for_data_of_all_or_of_one(void **state)
 {
     (void)state;
@@ -231,6 +252,7 @@ int main(void)
         cmocka_unit_test(test_more_work_is_imbalance),
         cmocka_unit_test(test_little_more_work_is_straggler),
         cmocka_unit_test(test_another_late_rank_each_step_is_imbalance),
+        cmocka_unit_test(test_late_ranks_with_the_same_work_have_another_key),
         cmocka_unit_test(test_wait_for_data_of_all_or_of_one),
         cmocka_unit_test(test_save_of_one_rank_is_checkpoint),
         cmocka_unit_test(test_remedy_of_communication_is_of_the_strategy),
