@@ -74,13 +74,14 @@ class Wire:
             must("-n", name, "link", "set", "lo", "up")
             must("-n", name, "route", "add", "default", "dev", device)
 
-    def limit(self, mbit, ends=None):
-        """Limits each wire to `mbit` Mbit/s in each direction from now on. `ends`: only what these ends send."""
+    def limit(self, mbit, ends=None, queue_ms=QUEUE_MS):
+        """Limits each wire to `mbit` Mbit/s in each direction from now on. `ends`: only what these ends send. A packet
+        that would wait for more than `queue_ms` is dropped."""
         if shutil.which("tc") is None:
             raise Unavailable("needs tc(8)")
         for name, device in ends or self.ends:
             done = ip("netns", "exec", name, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate",
-                      f"{mbit}mbit", "burst", str(BURST_BYTES), "latency", f"{QUEUE_MS}ms")
+                      f"{mbit}mbit", "burst", str(BURST_BYTES), "latency", f"{queue_ms}ms")
             if done.returncode != 0:
                 raise Unavailable(f"no token bucket filter here: {done.stderr.strip()}")
 

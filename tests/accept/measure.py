@@ -11,7 +11,7 @@ CASES, APART = 50, 0.05
 
 def causes(line):
     """50 runs of two ranks whose cause is known (a rank slowed by a known time, a link of known rate, a starved loader,
-    uneven batches, slow checkpoints, none), over four strategies: the paragraph names the cause in each, and every time
+    uneven batches, none), over four strategies: the paragraph names the cause in each, and every time
     is reported within 5 %."""
     shutil.rmtree(line.folder, ignore_errors=True)
     bare_ms = bare_step_ms(line.folder / "bare")
