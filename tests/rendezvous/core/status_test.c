@@ -9,8 +9,8 @@
 #include "rendezvous/core/run_state.h"
 #include "tests/rendezvous/core/trio.h"
 
-#include <stdlib.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static Dpt__ServerState *answer;
