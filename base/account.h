@@ -42,7 +42,7 @@ enum dpt_memory_category {
     DPT_MEMORY_OF_OPTIM,       /* masters, moments */
     DPT_MEMORY_OF_ACTIVATIONS, /* activations, scratch, workspace */
     DPT_MEMORY_OF_COMM,        /* comm */
-    DPT_MEMORY_OF_OTHER,       /* shadow, data, checkpoint, other */
+    DPT_MEMORY_OF_OTHER,       /* shadow, data, checkpoint, trace, other */
     DPT_MEMORY_CATEGORIES
 };
 

@@ -3,7 +3,9 @@ $DPT_TEST_HTA, PyTorch's that of $DPT_TORCH_PYTHON."""
 
 import shutil
 
+from accept import measure_cost, measure_tools
 from accept.causes import Case, bare_step_ms, known_cause
+from accept.reproduce import reproduce
 from netns import Unavailable
 
 CASES, APART = 50, 0.05
@@ -41,4 +43,4 @@ def causes(line):
     line.at_least("times compared", times, count)
 
 
-LINES = [causes]
+LINES = [causes, *measure_tools.LINES_OF_MEASURE, *measure_cost.LINES_OF_MEASURE, reproduce]

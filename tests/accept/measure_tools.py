@@ -1,0 +1,103 @@
+"""Programs of other people on dpt's files, pages in a browser, and bad input: functions of the topic `measure`."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from accept import pages
+from accept.harness import NotRun
+from cluster import ROOT, ClusterError, Cluster, make_text, program
+
+TESTS, TIMEOUT_S = ROOT / "tests", 900
+TINY = "n_layer: 2, n_head: 2, n_embd: 64, context: 32, vocab: 256"
+
+
+def pytest_passes(line, path, select=""):
+    """Runs a test file with the programs under test. NotRun: it skipped for want of a foreign program."""
+    folder = Path(program("dpt-worker")).parent
+    argv = ["/usr/bin/python3", "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", TESTS / path]
+    argv += ["-k", select] if select else []
+    line.command(argv)
+    env = dict(os.environ, DPT_BIN=str(folder), DPT_TRACE=str(folder / "dpt-trace"), PYTHONDONTWRITEBYTECODE="1",
+               PYTHONPATH=os.pathsep.join([str(folder.parent / "python"), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run([str(each) for each in argv], capture_output=True, text=True, timeout=TIMEOUT_S, env=env)
+    passed, skipped = (int(found[1]) if (found := re.search(rf"(\d+) {word}", done.stdout)) else 0
+                       for word in ("passed", "skipped"))
+    if done.returncode in (0, 5) and passed == 0 and "SKIPPED" in done.stdout:
+        raise NotRun(re.search(r"^SKIPPED.*", done.stdout, re.M)[0])
+    if done.returncode != 0:
+        raise ClusterError(f"{path}: exit {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+    line.show(f"tests passed, {path}", passed, f">= 1, {skipped} skipped", passed >= 1 and skipped == 0)
+
+
+def holistic_trace_analysis(line):
+    """Holistic Trace Analysis ($DPT_TEST_HTA) reads the traces of runs: temporal breakdown, overlap, communication."""
+    pytest_passes(line, "worker/trace/test_hta_peer.py")
+
+
+def csv_beside_holistic_trace_analysis(line):
+    """The CSV of dpt-trace and Holistic Trace Analysis ($DPT_TEST_HTA) agree within 0.5 points on the same traces, and
+    their differences between two traces are the same."""
+    pytest_passes(line, "worker/report/test_hta_figures_peer.py")
+
+
+def tensorboard_reader(line):
+    """TensorBoard's own reader has the values of metrics.jsonl, also after a kill (tests/run installs it by pip)."""
+    pytest_passes(line, "multi/test_tensorboard_peer.py")
+
+
+def memory_viz(line):
+    """PyTorch's torch.cuda._memory_viz ($DPT_TORCH_PYTHON) reads a snapshot, and Python's pickle does."""
+    pytest_passes(line, "worker/trace/test_memory_snapshot.py")
+    pytest_passes(line, "worker/trace/test_memory_viz_peer.py")
+
+
+def made_pages(line):
+    """Makes the pages of real runs: dpt-trace ddp, dpt-bench scaling and dpt-bench strategies."""
+    config = line.folder / "config.yaml"
+    config.write_text("run: pages\n")
+    traces, out = line.folder / "traces", line.folder / "reports"
+    sets = {"data.train": make_text(line.folder / "text.txt"), "train.steps": 8, "trace.dir": traces}
+    with Cluster(line.folder / "run", config, sets) as cluster:
+        worker = cluster.start_worker("a", nnodes=1, endpoint=False, ranks=2)
+        if worker.wait(TIMEOUT_S) != 0:
+            raise ClusterError(worker.log_tail())
+    small = ["--model", TINY, "--seq", "32", "--rounds", "1", "--steps", "4"]
+    commands = [[program("dpt-trace"), "ddp", "--trace-dir", traces, "--out", out],
+                [program("dpt-bench"), "scaling", "--worlds", "1,2", *small, "--html", line.folder / "scaling.html"],
+                [program("dpt-bench"), "strategies", "--only", "ddp,full_shard", *small, "--html",
+                 line.folder / "strategies.html"]]
+    for argv in commands:
+        line.command(argv)
+        done = subprocess.run([str(each) for each in argv], capture_output=True, text=True, timeout=TIMEOUT_S)
+        if done.returncode != 0:
+            raise ClusterError(f"exit {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return [*sorted(out.rglob("*.html")), line.folder / "scaling.html", line.folder / "strategies.html"]
+
+
+def pages_in_chromium(line):
+    """Pages of real runs in headless Chromium, at 380 and 1200 pixels, light and dark: no finding of
+    tests/accept/pages.py (script errors, requests, overflow, faint or small text). The screenshots stay in
+    runs/acceptance/measure-pages."""
+    if not pages.find_chromium():
+        raise NotRun("chromium is not installed; run: deploy/install-deps pages")
+    made = made_pages(line)
+    line.at_least("pages", len(made), 3)
+    with pages.Browser() as browser:
+        for page in made:
+            found = pages.check_page(browser, page, ROOT / "runs" / "acceptance" / "measure-pages")
+            for text in found:
+                line.note(text)
+            line.show(f"findings in {page.name}", len(found), "== 0", not found)
+
+
+def bad_input(line):
+    """Truncated and foreign traces, ranks of different runs, mixed windows: one clear line each. A full disk while
+    tracing: training goes on and says so once."""
+    pytest_passes(line, "worker/report/test_program.py")
+    pytest_passes(line, "multi/test_disk.py", "traces")
+
+
+LINES_OF_MEASURE = [holistic_trace_analysis, csv_beside_holistic_trace_analysis, tensorboard_reader, memory_viz,
+                    pages_in_chromium, bad_input]
