@@ -4,7 +4,9 @@
 #include "worker/strategy/reduce/ring_reducer.h"
 #include "worker/strategy/transport/pattern_run.h"
 #include "worker/trace/present_work.h"
+#include "worker/trace/recorder.h"
 
+#include "base/clock.h"
 #include "base/cores.h"
 #include "base/rng.h"
 #include "kernels/device.h"
@@ -28,6 +30,7 @@ struct setting {
     uint64_t seed;
     int leaver; /* a rank that leaves in the middle of a step */
     atomic_int failures;
+    atomic_int waits; /* ranks whose trace has the wait for a late rank */
 };
 
 /* Values whose sum depends on the order. */
@@ -197,6 +200,102 @@ static void run_rings(struct setting *s, int size, int layout, rank_fn fn)
     for (int i = 0; i < size; i++)
         world.hosts[i] = layout == 0 ? 0 : layout == 1 ? i : i % 2;
     world_run_threads(&world, fn);
+}
+
+/* ---- traces ---- */
+
+enum { EVENTS = 4096, LATE_NS = 20000000, TRIES = 8 };
+static const int64_t noted_ns = 30000000000;
+
+/* Of the communication thread's events: each bucket is one collective, each wait names its peer and
+ * is inside of a collective, and no two waits overlap. Returns the sum of the waits. */
+static int64_t check_ring_events(const struct setting *s, const struct dpt_trace_events *events)
+{
+    int64_t sum = 0, wait_ended_ns = 0;
+    int collectives = 0;
+    for (size_t i = 0; i < events->n; i++) {
+        const struct dpt_trace_event *event = &events->event[i];
+        if (event->span.kind == DPT_TRACE_COLLECTIVE) {
+            CHECK(event->span.value[3] == collectives);
+            collectives++;
+        } else if (event->span.name && strcmp(event->span.name, "wait for peers") == 0) {
+            CHECK(event->span.key[0] && strcmp(event->span.key[0], "peer") == 0);
+            CHECK(event->begin_ns >= wait_ended_ns);
+            wait_ended_ns = event->end_ns;
+            sum += event->end_ns - event->begin_ns;
+        }
+    }
+    CHECK(events->dropped == 0 && collectives == s->n_buckets);
+    return sum;
+}
+
+/* Waits until the communication thread notes that it is in the all-reduce of bucket 0. */
+static void await_note(const struct dpt_present_work *work)
+{
+    const int64_t end_ns = dpt_now_ns() + noted_ns;
+    struct dpt_present_work_view view;
+    do {
+        view = dpt_present_work_read(work, DPT_PRESENT_WORK_COMM);
+        (void)sched_yield();
+    } while (view.work != DPT_WORK_ALL_REDUCE && dpt_now_ns() < end_ns);
+    CHECK(view.work == DPT_WORK_ALL_REDUCE && view.unit == 0);
+}
+
+/* Rank 1 begins LATE_NS after the others have posted their parts. */
+static void trace_a_late_rank(struct rank *self)
+{
+    struct setting *s = self->world->arg;
+    struct part p;
+    struct dpt_trace_recorder *recorder;
+    struct dpt_trace_events events;
+    CHECK_OK(dpt_trace_recorder_create(EVENTS, &recorder, &self->err), &self->err);
+    struct dpt_present_work work = {0};
+    dpt_trace_attach(recorder, DPT_TRACE_MAIN);
+    dpt_present_work_attach(&work, DPT_PRESENT_WORK_MAIN);
+    open_ring(self, s, &p);
+    fill_gradient(s, &p, self->rank, 0);
+    dpt_trace_recorder_begin(recorder);
+    const int64_t began_ns = dpt_now_ns();
+    if (self->rank == 1) {
+        pthread_barrier_wait(&self->world->barrier);
+        for (const int64_t end_ns = dpt_now_ns() + LATE_NS; dpt_now_ns() < end_ns;)
+            (void)sched_yield();
+    }
+    (void)dpt_reducer_begin(p.reducer, 0);
+    dpt_reducer_post(p.reducer);
+    for (int b = 0; b < s->n_buckets; b++)
+        CHECK_OK(dpt_reducer_ready(p.reducer, b, &self->err), &self->err);
+    if (self->rank != 1) {
+        await_note(&work);
+        pthread_barrier_wait(&self->world->barrier);
+    }
+    CHECK_OK(dpt_reducer_finish(p.reducer, &self->err), &self->err);
+    const int64_t step_ns = dpt_now_ns() - began_ns;
+    dpt_trace_recorder_end(recorder);
+    dpt_trace_recorder_read(recorder, DPT_TRACE_COMM, &events);
+    const int64_t waits_ns = check_ring_events(s, &events);
+    CHECK(waits_ns <= step_ns);
+    if (self->rank != 1 && waits_ns > LATE_NS / 2)
+        atomic_fetch_add(&s->waits, 1);
+    close_ring(&p);
+    dpt_trace_attach(NULL, DPT_TRACE_MAIN);
+    dpt_present_work_attach(NULL, DPT_PRESENT_WORK_MAIN);
+    dpt_trace_recorder_destroy(&recorder);
+}
+
+/* On a busy machine a thread may begin to wait late: then another try shows the wait. */
+static void traced_waits_for_a_late_rank(void **state)
+{
+    (void)state;
+    static const int sizes[] = {100000, 3000};
+    for (int layout = 0; layout < 3; layout++) {
+        static struct setting s;
+        s = (struct setting){.seed = 6};
+        cut_buckets(&s, sizes, 2);
+        for (int i = 0; i < TRIES && atomic_load(&s.waits) == 0; i++)
+            run_rings(&s, 3, layout, trace_a_late_rank);
+        assert_true(atomic_load(&s.waits) > 0);
+    }
 }
 
 static void every_world_and_layout(void **state)
@@ -428,6 +527,7 @@ static void every_collective_and_form(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(traced_waits_for_a_late_rank),
         cmocka_unit_test(every_world_and_layout),
         cmocka_unit_test(chunks_of_many_parts),
         cmocka_unit_test(a_rank_lost_in_the_step),

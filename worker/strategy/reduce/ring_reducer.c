@@ -88,6 +88,7 @@ static enum dpt_status ring_run_buckets(struct dpt_reducer *reducer, struct dpt_
     for (int b = first; b < end; b++) {
         const struct dpt_bucket *bucket = &r->base.of.buckets[b];
         DPT_TRY(ring_await_ready(r, comm, b, err));
+        dpt_present_work_note(DPT_WORK_ALL_REDUCE, b, -1);
         const int64_t began_ns = dpt_trace_begin();
         dpt_present_work_note(DPT_WORK_ALL_REDUCE, b, -1);
         DPT_TRY(dpt_pattern_run_once(r->run, comm,
