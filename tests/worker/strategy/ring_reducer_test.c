@@ -362,50 +362,6 @@ static void a_rank_lost_in_the_step(void **state)
         }
 }
 
-static void await_work(const struct dpt_present_work *work, enum dpt_work wanted, int bucket)
-{
-    struct dpt_present_work_view view;
-    do {
-        (void)sched_yield();
-        view = dpt_present_work_read(work, DPT_PRESENT_WORK_COMM);
-    } while (view.work != wanted || view.unit != bucket);
-}
-
-/* Rank 1 does not complete bucket 1: the other ranks are in its all-reduce, rank 1 waits for its
- * own computation. */
-static void note_the_bucket(struct rank *self)
-{
-    struct setting *s = self->world->arg;
-    struct dpt_present_work work = {0};
-    struct part p;
-    dpt_present_work_attach(&work, DPT_PRESENT_WORK_MAIN);
-    open_ring(self, s, &p);
-    fill_gradient(s, &p, self->rank, 0);
-    (void)dpt_reducer_begin(p.reducer, 0);
-    dpt_reducer_post(p.reducer);
-    await_work(&work, DPT_WORK_AWAIT_OWN, 0);
-    CHECK_OK(dpt_reducer_ready(p.reducer, 0, &self->err), &self->err);
-    if (self->rank != 1)
-        CHECK_OK(dpt_reducer_ready(p.reducer, 1, &self->err), &self->err);
-    await_work(&work, self->rank == 1 ? DPT_WORK_AWAIT_OWN : DPT_WORK_ALL_REDUCE, 1);
-    pthread_barrier_wait(&self->world->barrier); /* before that rank 1 lets no one go on */
-    if (self->rank == 1)
-        CHECK_OK(dpt_reducer_ready(p.reducer, 1, &self->err), &self->err);
-    CHECK_OK(dpt_reducer_finish(p.reducer, &self->err), &self->err);
-    close_ring(&p);
-    dpt_present_work_attach(NULL, DPT_PRESENT_WORK_MAIN);
-}
-
-static void ranks_note_the_bucket_they_wait_in(void **state)
-{
-    (void)state;
-    static const int sizes[] = {100, 3000};
-    static struct setting s;
-    s = (struct setting){.seed = 6};
-    cut_buckets(&s, sizes, 2);
-    run_rings(&s, 3, 1, note_the_bucket);
-}
-
 /* ---- patterns that training does not use ---- */
 
 /* What a rank must have: every collective over one vector, out of place and in place. */
@@ -527,11 +483,8 @@ static void every_collective_and_form(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(traced_waits_for_a_late_rank),
-        cmocka_unit_test(every_world_and_layout),
-        cmocka_unit_test(chunks_of_many_parts),
-        cmocka_unit_test(a_rank_lost_in_the_step),
-        cmocka_unit_test(ranks_note_the_bucket_they_wait_in),
+        cmocka_unit_test(traced_waits_for_a_late_rank), cmocka_unit_test(every_world_and_layout),
+        cmocka_unit_test(chunks_of_many_parts),         cmocka_unit_test(a_rank_lost_in_the_step),
         cmocka_unit_test(every_collective_and_form),
     };
     return cmocka_run_group_tests_name("ring_reducer", tests, NULL, NULL);

@@ -90,7 +90,6 @@ static enum dpt_status ring_run_buckets(struct dpt_reducer *reducer, struct dpt_
         DPT_TRY(ring_await_ready(r, comm, b, err));
         dpt_present_work_note(DPT_WORK_ALL_REDUCE, b, -1);
         const int64_t began_ns = dpt_trace_begin();
-        dpt_present_work_note(DPT_WORK_ALL_REDUCE, b, -1);
         DPT_TRY(dpt_pattern_run_once(r->run, comm,
                                      (struct dpt_interval){bucket->first, bucket->end}, err));
         ring_trace_bucket(r, began_ns, b);
