@@ -18,7 +18,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from accept.draws import CODES, Draw, Drawer, Programs
+from accept.draws import CODES, Draw, Drawer, Programs, SLOW
 from cluster import ClusterError, bin_dir, make_text, wait_until
 from processes import MARK, marked_pids, send_signal
 
@@ -26,7 +26,6 @@ from processes import MARK, marked_pids, send_signal
 HANG_S = {"dpt-worker": 10, "dpt-rdzv": 5, "dpt-ckpt": 5, "dpt-data": 5, "dpt-plan": 10, "dpt-plot": 5,
           "dpt-trace": 5, "dpt-doctor": 5, "dpt-bench": 5}
 END_S = max(HANG_S.values())
-SLOW = float(os.environ.get("DPT_TEST_SLOW", "1"))  # of sanitizers
 LINE_BYTES_MAX = 1200  # DPT_ERR_TEXT_BYTES, and the prefix of the program
 LOGGED = re.compile(r"^(?:\[local rank \d+\] )?\S+Z ([DIWE]) ")
 RATE = re.compile(r"^dpt-ckpt: step \d+, \d+ tokens in ")  # beside a generated text

@@ -4,12 +4,14 @@ The keys, their types and ranges come from `dpt-worker --help`, the options from
 drawn without a change here. A value is wrong for certain (then the exit code is that of a bad command line and the line
 names the key), or it may be right by chance: then the run is so small that it ends by itself."""
 
+import os
 import re
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 SAID_S = 60  # a program prints its help within this time
+SLOW = float(os.environ.get("DPT_TEST_SLOW", "1"))  # of sanitizers
 USAGE = {"dpt-worker": 2, "dpt-rdzv": 2, "dpt-ckpt": 2, "dpt-data": 2, "dpt-plan": 2, "dpt-plot": 2,
          "dpt-trace": 2, "dpt-doctor": 2, "dpt-bench": 2}
 CODES = {"dpt-worker": {0, 2, 3, 4, 75}, "dpt-rdzv": {0, 2, 4}, "dpt-ckpt": {0, 1, 2}, "dpt-data": {0, 1, 2},
@@ -17,7 +19,8 @@ CODES = {"dpt-worker": {0, 2, 3, 4, 75}, "dpt-rdzv": {0, 2, 4}, "dpt-ckpt": {0, 
          "dpt-bench": {0, 1, 2}}
 
 BASE = {
-    "run": "drawn", "cluster.nnodes": "1", "cluster.threads": "1", "cluster.timeout_s": "0.2", "model.n_layer": "1",
+    "run": "drawn", "cluster.nnodes": "1", "cluster.threads": "1", "cluster.timeout_s": f"{0.2 * SLOW:g}",
+    "model.n_layer": "1",
     "model.n_head": "2", "model.n_embd": "16", "model.context": "16", "model.vocab": "256", "train.steps": "2",
     "train.global_batch": "2", "train.micro_batch": "1", "train.seq_len": "16", "train.eval_tokens": "64",
 }
