@@ -9,7 +9,7 @@ from accept.history import PROGRAMS, build, clone, git
 from cluster import ClusterError
 
 TEST_TIMEOUT_S = 300
-NOT_BY_DEFAULT = {"slow", "full"}  # labels that tests/run leaves out
+NOT_BY_DEFAULT = {"slow"}  # labels that tests/run leaves out
 PRODUCT = ("*.c", "*.h", "*.def", ":!tests", ":!worker/bench")
 
 

@@ -60,10 +60,21 @@ MEASURED = {
 }
 
 
+def paired(found, each):
+    """Median ratios of a figure in the same round: of the present programs to the mean of the two runs of the earlier
+    ones around it, and of those two runs to each other."""
+    rounds = list(zip(*(found[what].get(each, []) for what in found), strict=True))
+    if not rounds:
+        return 0, 0
+    return (statistics.median(2 * now / (before + again) for before, now, again in rounds),
+            statistics.median(again / before for before, _, again in rounds))
+
+
 def no_slower(line):
-    """dpt-bench train, strategies, allreduce and recover with the programs of 26e1113 and the present ones, in turn.
-    Over all figures of a benchmark the median ratio of the present medians to the earlier ones is at most 1.02. So is
-    each single ratio; if two runs of the earlier programs in a round differ by more than 2 %, its bar is that
+    """dpt-bench train, strategies, allreduce and recover with the programs of 26e1113, the present ones and those of
+    26e1113 again, in turn. A ratio is the median over rounds of the present time to the mean of the two earlier times
+    of the same round. Over all figures of a benchmark the median of the ratios is at most 1.02. So is each single
+    ratio; if the two runs of the earlier programs differ by more than 2 % (the median over rounds), its bar is that
     difference, 10 % at most."""
     old, new = programs_of(line, BASELINE, PROGRAMS_OF_IT), bin_dir().resolve()
     for name, (flags, times_of) in MEASURED.items():
@@ -75,15 +86,16 @@ def no_slower(line):
                     found[what].setdefault(each, []).append(time)
         ratios = []
         for each in found["before"]:
-            before, now, again = (statistics.median(found[what].get(each, [0])) for what in found)
-            noise = min(max(SLOWER_MAX, abs(again / before - 1)), NOISE_MAX)
-            ratios.append(now / before)
-            line.note(f"{name}, {each}: {before:.4g} before, {now:.4g} now, {again:.4g} before again")
-            line.at_most(f"{name}, {each}, now over before", round(now / before, 4), round(1 + noise, 4))
+            ratio, control = paired(found, each)
+            ratios.append(ratio)
+            line.note(f"{name}, {each}: " + ", ".join(f"{statistics.median(found[what][each]):.4g} {what}"
+                                                      for what in found) + f"; the control differs by {control - 1:.3f}")
+            noise = min(max(SLOWER_MAX, abs(control - 1)), NOISE_MAX)
+            line.at_most(f"{name}, {each}, now over before", round(ratio, 4), round(1 + noise, 4))
         line.at_most(f"{name}, now over before, median of {len(ratios)}", round(statistics.median(ratios), 4),
                      1 + SLOWER_MAX)
-        line.show(f"figures that {name} measures now", ", ".join(found["now"]), ", ".join(found["before"]),
-                  list(found["now"]) == list(found["before"]))
+        missing = [each for each in found["before"] if each not in found["now"]]
+        line.show(f"figures of {name} that it no longer measures", ", ".join(missing) or "none", "none", not missing)
 
 
 def is_product(name):

@@ -10,17 +10,19 @@ from accept.harness import NotRun
 from cluster import ROOT, ClusterError, Cluster, make_text, program
 
 TESTS, TIMEOUT_S = ROOT / "tests", 900
+SHOTS = ROOT / "runs" / "acceptance" / "measure-pages"
 TINY = "n_layer: 2, n_head: 2, n_embd: 64, context: 32, vocab: 256"
 
 
-def pytest_passes(line, path, select=""):
+def pytest_passes(line, path, select="", env=None):
     """Runs a test file with the programs under test. NotRun: it skipped for want of a foreign program."""
     folder = Path(program("dpt-worker")).parent
     argv = ["/usr/bin/python3", "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", TESTS / path]
     argv += ["-k", select] if select else []
     line.command(argv)
     env = dict(os.environ, DPT_BIN=str(folder), DPT_TRACE=str(folder / "dpt-trace"), PYTHONDONTWRITEBYTECODE="1",
-               PYTHONPATH=os.pathsep.join([str(folder.parent / "python"), os.environ.get("PYTHONPATH", "")]))
+               PYTHONPATH=os.pathsep.join([str(folder.parent / "python"), os.environ.get("PYTHONPATH", "")]),
+               **(env or {}))
     done = subprocess.run([str(each) for each in argv], capture_output=True, text=True, timeout=TIMEOUT_S, env=env)
     passed, skipped = (int(found[1]) if (found := re.search(rf"(\d+) {word}", done.stdout)) else 0
                        for word in ("passed", "skipped"))
@@ -77,8 +79,8 @@ def made_pages(line):
 
 
 def pages_in_chromium(line):
-    """Pages of real runs in headless Chromium, at 380 and 1200 pixels, light and dark: no finding of
-    tests/accept/pages.py (script errors, requests, overflow, faint or small text). The screenshots stay in
+    """Pages of real runs, and all pages made by hand, in headless Chromium, at 380 and 1200 pixels, light and dark: no
+    finding of tests/accept/pages.py (script errors, requests, overflow, faint or small text). The screenshots stay in
     runs/acceptance/measure-pages."""
     if not pages.find_chromium():
         raise NotRun("chromium is not installed; run: deploy/install-deps pages")
@@ -86,10 +88,13 @@ def pages_in_chromium(line):
     line.at_least("pages", len(made), 3)
     with pages.Browser() as browser:
         for page in made:
-            found = pages.check_page(browser, page, ROOT / "runs" / "acceptance" / "measure-pages")
+            found = pages.check_page(browser, page, SHOTS)
             for text in found:
                 line.note(text)
             line.show(f"findings in {page.name}", len(found), "== 0", not found)
+    samples = Path(program("dpt-trace")).parent.parent / "tests" / "test_worker_report_page_samples"
+    pytest_passes(line, "worker/report/test_page_chromium.py",
+                  env={"DPT_PAGE_SAMPLES": str(samples), "DPT_PAGES": str(SHOTS), "DPT_PAGES_ALL": "1"})
 
 
 def bad_input(line):

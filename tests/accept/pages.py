@@ -129,7 +129,7 @@ class Browser:
         try:
             target = self.call("Target.createTarget", url="about:blank")["targetId"]
             self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-            for domain in ("Page", "Runtime", "Log", "Network"):
+            for domain in ("Inspector", "Page", "Runtime", "Log", "Network"):
                 self.call(f"{domain}.enable")
         except BaseException:
             self.__exit__()
@@ -176,6 +176,8 @@ class Browser:
             raise BrowserError(f"{method}: the browser ended") from None
         deadline = time.monotonic() + TIMEOUT_S
         while (message := self._receive(deadline)).get("id") != self.number:
+            if message.get("method") == "Inspector.targetCrashed":
+                raise BrowserError(f"{method}: the page's process ended, perhaps for want of memory")
             self.events.append(message)
         if "error" in message:
             raise BrowserError(f"{method}: {message['error']['message']}")

@@ -2,7 +2,8 @@
 finds each fault in a page that has it. Skips where chromium is not installed.
 
 Run by ctest: pytest test_page_chromium.py, with DPT_PAGE_SAMPLES naming the program that writes the pages, and
-DPT_PAGES a folder for screenshots. With DPT_PAGES_ALL=1 it takes every sample on every screen, else a part of them.
+DPT_PAGES a folder for screenshots. With DPT_PAGES_ALL=1 (tests/acceptance measure) it takes every sample on every
+screen, else a part of them.
 """
 
 import os
