@@ -1,7 +1,10 @@
 /* Answers a process that is not a member of the run, or admits the process as a node. */
 #include "rendezvous/core/join.h"
 
+#include "rendezvous/core/apply.h"
 #include "rendezvous/core/rules.h"
+
+#include <string.h>
 
 static void answer_with_text(const struct inquiry *from, Dpt__ServerPhase phase, const char *text)
 {
@@ -18,7 +21,7 @@ static bool answer_forgotten_end(const struct inquiry *from, const struct run *n
     const Dpt__Stamp *stamp = from->message->stamp;
     const struct forgotten_run *run = dpt_rdzv_find_forgotten(from->core, stamp->run);
     const uint64_t ran = dpt_rdzv_newest_ran(from->message);
-    if (run == NULL || !run->ended || stamp->epoch != from->core->epoch ||
+    if (run == NULL || !run->ended || !dpt_rdzv_is_own_epoch(from->core, stamp->epoch) ||
         (newer != NULL && (ran == 0 || ran > run->run_generation)))
         return false;
     answer_with_text(
@@ -66,8 +69,10 @@ static bool answer_removed_incarnation(const struct inquiry *from, const struct 
                                        const struct node *former, const struct departed *departed)
 {
     const Dpt__Stamp *stamp = from->message->stamp;
-    const bool was_member = stamp->epoch == from->core->epoch && stamp->generation > 0;
-    if (departed == NULL && !was_member)
+    const bool was_member =
+        dpt_rdzv_is_own_epoch(from->core, stamp->epoch) && stamp->generation > 0;
+    const bool is_kept = run != NULL && dpt_rdzv_kept_as(run, from->message) != NULL;
+    if (departed == NULL && (!was_member || is_kept))
         return false;
     if (departed != NULL && departed->released && departed->incarnation == stamp->incarnation) {
         dpt_rdzv_answer_released_again(from, departed);
@@ -76,11 +81,28 @@ static bool answer_removed_incarnation(const struct inquiry *from, const struct 
     if (former == NULL && dpt_rdzv_may_return(from, run, departed))
         return false;
     const bool went_on =
-        run != NULL && run->formation.run_generation > dpt_rdzv_newest_ran(from->message);
+        run != NULL && run->kept.ran > dpt_rdzv_newest_ran(from->message);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_EXPELLED,
                                   .run = run,
                                   .world_step = went_on ? run->progress.step : 0,
                                   .text = "this incarnation was lost"};
+    dpt_rdzv_answer_outsider(from, &answer);
+    return true;
+}
+
+/* Answers an earlier incarnation of a member that the server has not heard since its restart. False:
+ * it is none. */
+static bool answer_earlier_incarnation(const struct inquiry *from, const struct run *run)
+{
+    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    const struct kept_node *kept = dpt_rdzv_find_kept(run, from->message->stamp->node);
+    dpt_rdzv_secret_of(from->message, secret);
+    if (kept == NULL || memcmp(kept->secret, secret, sizeof secret) != 0 ||
+        from->message->stamp->incarnation >= kept->incarnation)
+        return false;
+    const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_EXPELLED,
+                                  .run = run,
+                                  .text = "a newer incarnation of this node is here"};
     dpt_rdzv_answer_outsider(from, &answer);
     return true;
 }
@@ -140,7 +162,8 @@ struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, str
     struct run *run = *run_at;
     struct departed *departed = run == NULL ? NULL : dpt_rdzv_find_departed(run, from->message);
     if (answer_forgotten_end(from, run) || is_stale(departed, from->message) ||
-        answer_removed_incarnation(from, run, former, departed))
+        answer_removed_incarnation(from, run, former, departed) ||
+        (run != NULL && former == NULL && answer_earlier_incarnation(from, run)))
         return NULL;
     if (run != NULL && dpt_rdzv_has_ended(run)) {
         answer_after_end(from, run);
@@ -160,10 +183,14 @@ struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, str
     }
     if (run == NULL)
         *run_at = run = dpt_rdzv_run_create(from->core, from->message);
-    struct node *node = run == NULL ? NULL : join_run(from, run, former);
-    if (node != NULL && departed != NULL)
-        *departed = (struct departed){0};
-    return node;
+    return run == NULL ? NULL : join_run(from, run, former);
+}
+
+void dpt_rdzv_ask_node(const struct run *run, struct node *node)
+{
+    for (uint32_t k = 0; run->phase == DPT_RDZV_PREPARING && k < node->n_ranks; k++)
+        if (dpt_rdzv_rank_is_alive(&node->ranks[k]))
+            node->ranks[k].asked = run->generation;
 }
 
 /* After the first node has returned, the server makes no plan for a lease, because each removed
@@ -179,7 +206,5 @@ void dpt_rdzv_node_returned(struct run *run, struct node *node)
         dpt_rdzv_prepare(
             run, PREPARE_HARD,
             dpt_rdzv_cause(CAUSE_JOINED, 0, "node %s is back with its state", node->id));
-    for (uint32_t k = 0; run->phase == DPT_RDZV_PREPARING && k < node->n_ranks; k++)
-        if (dpt_rdzv_rank_is_alive(&node->ranks[k]))
-            node->ranks[k].asked = run->generation;
+    dpt_rdzv_ask_node(run, node);
 }

@@ -1,10 +1,13 @@
 /* The phases of a run and the transitions between them (diagram in core.h). */
 #include "rendezvous/core/advance.h"
 
+#include "rendezvous/core/apply.h"
 #include "rendezvous/core/queries.h"
+#include "rendezvous/core/restart.h"
 #include "rendezvous/core/rules.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { TRANSITIONS_MAX = 8 }; /* of one call; a formation of ready ranks takes fewer */
 
@@ -33,7 +36,7 @@ static bool has_adoptable_failed(const struct run *run)
 
 /* Adopts the generation of an earlier server if every rank of its plan is here and trains. A
  * generation is not adopted if this server has used its number, for this run or for an earlier run
- * of the same name. */
+ * of the same name. If the journal has the number, it must have this plan, and nothing newer. */
 static bool adopt_generation(struct run *run)
 {
     const struct formation *formation = &run->formation;
@@ -45,17 +48,38 @@ static bool adopt_generation(struct run *run)
         if (knows == NULL && node->generation > 0 && node->plan_digest[0] != '\0')
             knows = node;
     }
-    return knows != NULL && formation->generation_high > run->generation &&
+    const bool is_kept = knows != NULL && dpt_rdzv_knows_members(run) &&
+                         formation->generation_high == run->generation &&
+                         run->kept.planned == run->generation &&
+                         strcmp(knows->plan_digest, run->kept.plan_digest) == 0;
+    return knows != NULL && (is_kept || formation->generation_high > run->generation) &&
            formation->generation_high > formation->generation_floor &&
            dpt_rdzv_adopt_plan(run, knows);
 }
 
+/* Why a generation is formed after a restart of the server. A formation that the earlier server had
+ * begun goes on for the reason that it had. */
+static struct cause restart_cause(const struct run *run, bool failed)
+{
+    const struct cause *begun = &run->kept.cause;
+    if (dpt_rdzv_was_forming(run))
+        return dpt_rdzv_cause(begun->kind, begun->detect_ms,
+                              "%.900s; the server was restarted before the generation ran",
+                              begun->text);
+    return dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0, "%s and the generation %s",
+                          run->formation.ran_before > 0 ? "nodes of this run are back"
+                                                        : "the server was restarted",
+                          failed ? "had ended" : "was incomplete");
+}
+
 /* WAITING for nodes of an earlier server. If the generation of that server cannot be adopted, a new
- * one is formed: at once if the old one has failed, else after a lease. */
+ * one is formed: at once if the old one has failed, or if every member is here that the journal
+ * names; else after a lease. */
 static void advance_adopting(struct run *run)
 {
     struct formation *formation = &run->formation;
-    const bool failed = has_adoptable_failed(run);
+    const bool knows = dpt_rdzv_knows_members(run);
+    const bool failed = has_adoptable_failed(run) || dpt_rdzv_was_forming(run);
     if (!failed && adopt_generation(run)) {
         formation->adopt_until_ms = -1;
         dpt_rdzv_enter_phase(run, DPT_RDZV_RUNNING);
@@ -63,16 +87,14 @@ static void advance_adopting(struct run *run)
                      (unsigned long long)run->generation, run->plan.world_size);
         return;
     }
-    if (!failed && run->core->now_ms < formation->adopt_until_ms)
+    if (!failed && (knows ? dpt_rdzv_awaits_members(run)
+                          : run->core->now_ms < formation->adopt_until_ms))
         return;
     /* A node that is not back yet may hold the newest state. So no plan is made before its lease is
-     * over. */
-    formation->plan_after_ms = formation->adopt_until_ms;
-    dpt_rdzv_prepare(run, PREPARE_HARD,
-                     dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0, "%s and the generation %s",
-                                    formation->ran_before > 0 ? "nodes of this run are back"
-                                                              : "the server was restarted",
-                                    failed ? "had ended" : "was incomplete"));
+     * over, or before all members are back that the journal names (advance_preparing). */
+    if (!knows)
+        formation->plan_after_ms = formation->adopt_until_ms;
+    dpt_rdzv_prepare(run, PREPARE_HARD, restart_cause(run, failed));
 }
 
 static void fail_waiting(struct run *run, uint32_t ready)
@@ -162,7 +184,7 @@ static void advance_preparing(struct run *run)
     }
     dpt_rdzv_stop_step_for_leaving(run);
     if (!have_all_reported(run) || run->core->now_ms < run->formation.plan_after_ms ||
-        dpt_rdzv_awaits_return(run))
+        dpt_rdzv_awaits_return(run) || dpt_rdzv_awaits_members(run))
         return;
     dpt_rdzv_exclude_accused(run);
     if (run->plan.farewell && run->formation.soft)
@@ -179,7 +201,7 @@ static void advance_preparing(struct run *run)
     }
     const struct plan *plan = &run->plan;
     dpt_rdzv_enter_phase(run, DPT_RDZV_PLANNED);
-    dpt_rdzv_record(run, DPT_RDZV_RECORD_PLAN, run->generation, plan->resume_step);
+    dpt_rdzv_record_plan(run, DPT_RDZV_RECORD_PLAN);
     dpt_rdzv_log(
         run, DPT_LOG_INFO, "plan of generation %llu: world %u on %u node%s, from step %lld (%s)",
         (unsigned long long)run->generation, plan->world_size, plan->n_nodes,
@@ -212,12 +234,18 @@ static void advance_planned(struct run *run)
     run->formation.run_generation = run->generation;
     dpt_rdzv_end_awaiting(run);
     progress->n_losses = 0;
+    if (run->plan.guests == 0)
+        dpt_rdzv_update_redundancy(run);
+    dpt_rdzv_record(run, (struct dpt_rdzv_record){
+                             .kind = DPT_RDZV_RECORD_RUNS,
+                             .generation = run->generation,
+                             .step = run->plan.resume_step,
+                             .flags = progress->redundant ? DPT_RDZV_FLAG_REDUNDANT : 0u});
     if (run->plan.guests > 0) {
         dpt_rdzv_prepare(run, PREPARE_HARD,
                          dpt_rdzv_cause(CAUSE_LEFT, 0, "guests have handed over their state"));
         return;
     }
-    dpt_rdzv_update_redundancy(run);
     /* The cause of this plan has reported the lost steps. */
     progress->steps_done = run->plan.resume_step;
     progress->stepped = false;

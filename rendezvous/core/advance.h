@@ -23,6 +23,12 @@ void dpt_rdzv_release_leaving(struct run *run);
  * is a farewell of all nodes that hold state. False: no plan was made. */
 bool dpt_rdzv_make_plan(struct run *run);
 
+/* ---- put_plan.c ---- */
+
+/* Puts the plan in force. Takes ownership of its places and its outcome. */
+void dpt_rdzv_put_in_force(struct run *run, const struct plan *plan);
+/* Records the plan in force: PLAN or ADOPTED. */
+void dpt_rdzv_record_plan(struct run *run, enum dpt_rdzv_record_kind kind);
 /* Puts in force the plan of formation.generation_high, which an earlier server made and which
  * `node` knows. False: a rank of the plan is missing or does not train. */
 bool dpt_rdzv_adopt_plan(struct run *run, const struct node *node);

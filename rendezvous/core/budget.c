@@ -1,19 +1,28 @@
 /* Steps earn restarts, losses use them (docs/membership.md, "Restart budget"). */
 #include "rendezvous/core/rules.h"
 
+#include "rendezvous/core/apply.h"
 #include "rendezvous/core/queries.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { REFILL_STEPS = 10 }; /* steps that give one restart back */
 
 /* Only steps that the run had never reached count. */
-static void refill_budget(struct budget *budget, int64_t steps)
+static void refill_budget(struct run *run, int64_t steps)
 {
+    struct budget *budget = &run->budget;
     budget->refill_steps += steps;
     const int64_t earned = budget->refill_steps / REFILL_STEPS;
     budget->refill_steps %= REFILL_STEPS;
-    budget->used -= earned < budget->used ? (uint32_t)earned : budget->used;
+    if (earned > 0 && budget->used > 0 && !dpt_rdzv_has_ended(run))
+        dpt_rdzv_record(
+            run, (struct dpt_rdzv_record){
+                     .kind = DPT_RDZV_RECORD_REFILL,
+                     .generation = run->generation,
+                     .step = run->progress.step,
+                     .count = earned < budget->used ? budget->used - (uint32_t)earned : 0});
     if (budget->used == 0) {
         budget->refill_steps = 0;
         budget->error_ms = -1; /* an error that was overcome does not explain a later end */
@@ -31,7 +40,7 @@ void dpt_rdzv_note_step(struct run *run, const struct rank *rank)
     if (rank->phase == DPT__RANK_PHASE__RANK_FINISHED && step > progress->final_step)
         progress->final_step = step;
     if (step > progress->step_best) {
-        refill_budget(&run->budget, progress->step_best < 0 ? 0 : step - progress->step_best);
+        refill_budget(run, progress->step_best < 0 ? 0 : step - progress->step_best);
         progress->step_best = step;
     }
     if (step > progress->steps_done)
@@ -46,15 +55,21 @@ void dpt_rdzv_note_step(struct run *run, const struct rank *rank)
     progress->step_ms = dpt_rdzv_listened_ms(run);
 }
 
-void dpt_rdzv_count_crashes(struct run *run, uint32_t crashes, const char *what)
+/* `incident`: the generation of the plan whose incident it is; 0: of none. */
+static void use_restarts(struct run *run, uint32_t crashes, uint64_t incident, const char *what)
 {
     struct budget *budget = &run->budget;
+    const uint32_t room = UINT32_MAX - budget->used;
     if (dpt_rdzv_has_ended(run))
         return;
-    budget->used = crashes > UINT32_MAX - budget->used ? UINT32_MAX : budget->used + crashes;
+    dpt_rdzv_record(run, (struct dpt_rdzv_record){
+                             .kind = DPT_RDZV_RECORD_CRASH,
+                             .generation = incident,
+                             .step = run->progress.step,
+                             .count = budget->used + (crashes < room ? crashes : room),
+                             .text = what});
     budget->refill_steps = 0;
     run->changed = true;
-    dpt_rdzv_record(run, DPT_RDZV_RECORD_CRASH, run->generation, run->progress.step);
     if (budget->used <= run->spec.max_restarts)
         return;
     char text[DPT_PROTO_TEXT_BYTES];
@@ -65,10 +80,27 @@ void dpt_rdzv_count_crashes(struct run *run, uint32_t crashes, const char *what)
     dpt_rdzv_fail_run(run, text);
 }
 
+void dpt_rdzv_count_crashes(struct run *run, uint32_t crashes, const char *what)
+{
+    use_restarts(run, crashes, 0, what);
+}
+
+void dpt_rdzv_note_error(struct run *run, int64_t at_ms, const char *text)
+{
+    struct budget *budget = &run->budget;
+    if (dpt_rdzv_has_ended(run) || (budget->error_ms >= 0 && at_ms >= budget->error_ms))
+        return;
+    budget->error_ms = at_ms;
+    if (strcmp(budget->first_error, text) != 0) /* each message repeats the error of its node */
+        dpt_rdzv_record(run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_ERROR,
+                                                      .generation = run->generation,
+                                                      .step = run->progress.step,
+                                                      .text = text});
+}
+
 void dpt_rdzv_count_incident(struct run *run, const char *what)
 {
     if (run->budget.incident_generation == run->plan.generation)
         return;
-    run->budget.incident_generation = run->plan.generation;
-    dpt_rdzv_count_crashes(run, 1, what);
+    use_restarts(run, 1, run->plan.generation, what);
 }

@@ -2,9 +2,11 @@
 #include "rendezvous/core/core.h"
 
 #include "rendezvous/core/advance.h"
+#include "rendezvous/core/apply.h"
 #include "rendezvous/core/join.h"
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/reply.h"
+#include "rendezvous/core/restart.h"
 #include "rendezvous/core/rules.h"
 #include "rendezvous/core/run_state.h"
 
@@ -101,18 +103,22 @@ static void advance_clock(struct dpt_rdzv *core, int64_t now_ms)
 /* ---- runs that are over ---- */
 
 /* True: the server forgets the run. It forgets an ended run that has had no node for grace_ms, or
- * that ended forget_ms ago. It forgets any other run that has had no node for forget_ms. */
+ * that ended forget_ms ago. It forgets any other run that has had no node for forget_ms, or after a
+ * restart, when the nodes have to connect again, for join_ms. */
 static bool is_run_over(struct run *run)
 {
+    const struct dpt_timing *timing = &run->timing;
     const bool ended = dpt_rdzv_has_ended(run);
+    const int64_t alone_ms = ended                           ? timing->grace_ms
+                             : dpt_rdzv_knows_members(run) ? timing->join_ms
+                                                             : timing->forget_ms;
     int64_t *empty_ms = &run->membership.empty_ms;
     if (run->n_nodes > 0)
         *empty_ms = -1;
     else if (*empty_ms < 0)
         *empty_ms = run->core->now_ms;
-    return (*empty_ms >= 0 && run->core->now_ms - *empty_ms >=
-                                  (ended ? run->timing.grace_ms : run->timing.forget_ms)) ||
-           (ended && run->core->now_ms - run->phase_ms >= run->timing.forget_ms);
+    return (*empty_ms >= 0 && run->core->now_ms - *empty_ms >= alone_ms) ||
+           (ended && run->core->now_ms - run->phase_ms >= timing->forget_ms);
 }
 
 static void forget_runs(struct dpt_rdzv *core)
@@ -121,7 +127,6 @@ static void forget_runs(struct dpt_rdzv *core)
         struct run *run = core->runs[i];
         if (!is_run_over(run))
             continue;
-        dpt_rdzv_record(run, DPT_RDZV_RECORD_FORGET, run->generation, run->progress.step);
         dpt_rdzv_log(run, DPT_LOG_INFO, "run is over, its name is free");
         dpt_rdzv_forget_run(core, i);
     }
@@ -151,7 +156,11 @@ static void take_node_message(struct run *run, struct node *node, const struct i
     run->speaker = node;
     const Dpt__Stamp *stamp = from->message->stamp;
     node = dpt_rdzv_take_report(run, node, from);
-    if (node != NULL && joins && stamp->epoch == run->core->epoch && stamp->generation > 0)
+    if (node == NULL || !joins)
+        return;
+    if (node->expected)
+        dpt_rdzv_ask_node(run, node);
+    else if (dpt_rdzv_is_own_epoch(run->core, stamp->epoch) && stamp->generation > 0)
         dpt_rdzv_node_returned(run, node);
 }
 
@@ -192,8 +201,10 @@ static void handle_message(const struct inquiry *from)
 static void handle_tick(struct dpt_rdzv *core, bool backlog)
 {
     for (size_t i = 0; i < core->n_runs; i++) {
-        if (!backlog)
+        if (!backlog) {
+            dpt_rdzv_give_up_members(core->runs[i]);
             dpt_rdzv_judge_losses(core->runs[i]);
+        }
         dpt_rdzv_advance(core->runs[i]);
     }
     forget_runs(core);
@@ -244,6 +255,8 @@ enum dpt_status dpt_rdzv_step(struct dpt_rdzv *core, const struct dpt_rdzv_event
     dpt_outbox_reset(&core->out);
     core->random = event->random;
     advance_clock(core, event->now_ms);
+    if (!core->started)
+        dpt_rdzv_begin(core);
     handle_event(core, event);
     if (!core->out.no_memory)
         finish_step(core, ret);

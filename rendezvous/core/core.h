@@ -66,25 +66,75 @@ struct dpt_rdzv_send {
     const Dpt__ServerState *message;
 };
 
-/* A decision. A journal would have to make it durable before the sends of its step. */
+/* A decision. A journal makes it durable before the sends of its step (rendezvous/core/journal.h).
+ * Durable state changes by records alone (apply.h), so a server that gets the records of an earlier
+ * one back knows all that the earlier one had decided. No heartbeat causes a record. */
 enum dpt_rdzv_record_kind {
-    DPT_RDZV_RECORD_RUN,        /* a run is known: `spec` */
-    DPT_RDZV_RECORD_GENERATION, /* PREPARE(generation) begins: its number is never used again */
-    DPT_RDZV_RECORD_PLAN,       /* the plan of `generation` */
+    DPT_RDZV_RECORD_START,      /* a server starts: number (epoch) */
+    DPT_RDZV_RECORD_RUN,        /* a run is known: spec, fingerprint, data_digest, folder */
+    DPT_RDZV_RECORD_JOINED,     /* a node is admitted: node, host, incarnation, secret */
+    DPT_RDZV_RECORD_REMOVED,    /* and removed: node, incarnation, flags, number (its counter), count
+                                   (nodes of a farewell that could not save), text (the reason) */
+    DPT_RDZV_RECORD_GENERATION, /* PREPARE(generation) begins: its number is never used again; cause,
+                                   text, detect_ms, SOFT; step and step_ms of the one before */
+    DPT_RDZV_RECORD_PLAN,       /* the plan of `generation`: step (from which it resumes), number
+                                   (highest step before), count (ranks), digest, members, flags,
+                                   and the cause in its last words */
+    DPT_RDZV_RECORD_RUNS,       /* every rank of `generation` is READY: step, flags */
+    DPT_RDZV_RECORD_ADOPTED,    /* the generation of an earlier server goes on: as PLAN and RUNS */
     DPT_RDZV_RECORD_GRANT,      /* `generation` may commit the checkpoint of `step` */
-    DPT_RDZV_RECORD_CRASH,      /* restarts were used */
-    DPT_RDZV_RECORD_END,        /* DONE, or FAILED: `text` is the first error */
-    DPT_RDZV_RECORD_FORGET,     /* the name is free again */
+    DPT_RDZV_RECORD_SAVED,      /* a rank reports the checkpoint of `step` */
+    DPT_RDZV_RECORD_CRASH,      /* restarts were used: count (all that are in use), text, generation
+                                   (of the plan to which the incident belongs; 0: none) */
+    DPT_RDZV_RECORD_REFILL,     /* steps gave restarts back: count (all that are in use) */
+    DPT_RDZV_RECORD_ERROR,      /* text is the first error since the budget was last full */
+    DPT_RDZV_RECORD_END,        /* DONE, or FAILED: `text` is the first error; step, step_ms */
+    DPT_RDZV_RECORD_FORGET,     /* the name is free again: generation (the highest that the run may
+                                   have used), number (the newest that ran), flags */
     DPT_RDZV_RECORD_COUNT
 };
 
+enum dpt_rdzv_record_flag {
+    DPT_RDZV_FLAG_CUT_OFF = 1,     /* REMOVED for silence alone: the node may return */
+    DPT_RDZV_FLAG_AWAITED = 2,     /* REMOVED: it may hold the newest state */
+    DPT_RDZV_FLAG_RELEASED = 4,    /* REMOVED because it left */
+    DPT_RDZV_FLAG_LAST_HOLDER = 8, /* ... and no other node holds its steps */
+    DPT_RDZV_FLAG_SOFT = 16,       /* GENERATION at the next step boundary */
+    DPT_RDZV_FLAG_FAREWELL = 32,   /* PLAN: its ranks only save */
+    DPT_RDZV_FLAG_GUESTS = 64,     /* PLAN: it hands state over and makes no step */
+    DPT_RDZV_FLAG_REDUNDANT = 128, /* RUNS: every part of the state is on two nodes */
+    DPT_RDZV_FLAG_ENDED = 256,     /* FORGET: the run had ended */
+    DPT_RDZV_FLAG_FAILED = 512,    /* FORGET: ... and had failed */
+};
+
+/* A node with a place in a plan. */
+struct dpt_rdzv_member {
+    const char *node;
+    uint64_t incarnation;
+    uint32_t first_rank, n_ranks; /* its lowest rank of the plan, and their number */
+};
+
+/* Which members a kind uses is said above. The others are 0 or "", step is -1. */
 struct dpt_rdzv_record {
     enum dpt_rdzv_record_kind kind;
-    const char *run;
+    int64_t at_ms;   /* now_ms of the event that caused it */
+    const char *run; /* "" with START */
     uint64_t generation;
     int64_t step;
-    const char *text; /* "" except with FAILED */
+    uint64_t number;
+    uint32_t count, flags;
+    const char *text;
+    const char *cause; /* "node_lost", …, as in Plan.cause_kind */
+    int64_t detect_ms, step_ms;
+    const char *node, *host;
+    uint64_t incarnation;
+    uint8_t secret[DPT_PROTO_SECRET_BYTES];
     const Dpt__RunSpec *spec;
+    const char *fingerprint, *data_digest;
+    const char *folder; /* checkpoint_dir_id */
+    const char *digest;
+    const struct dpt_rdzv_member *members; /* (n_members) in order of joining */
+    size_t n_members;
 };
 
 struct dpt_rdzv_log_line {
@@ -110,6 +160,15 @@ struct dpt_rdzv_output {
 DPT_MUST_USE enum dpt_status dpt_rdzv_create(const struct dpt_rdzv_options *options,
                                              struct dpt_rdzv **ret, struct dpt_err *err);
 void dpt_rdzv_destroy(struct dpt_rdzv **core);
+
+/* Gives a record of an earlier server back. To be called for all of them in their order, after
+ * dpt_rdzv_create and before the first step; of runs that were forgotten the FORGET records are
+ * enough. The new server waits a lease for the members that the records name
+ * (docs/membership.md, "Server restart"). DPT_ECORRUPT: no server makes this record after those
+ * before it. DPT_ENOMEM. */
+DPT_MUST_USE enum dpt_status dpt_rdzv_restore(struct dpt_rdzv *core,
+                                              const struct dpt_rdzv_record *record,
+                                              struct dpt_err *err);
 
 /* Takes one event. Does not block. DPT_ENOMEM, the only failure, leaves the machine unusable. */
 DPT_MUST_USE enum dpt_status dpt_rdzv_step(struct dpt_rdzv *core,

@@ -40,6 +40,8 @@ enum claim dpt_rdzv_judge_claim(const struct run *run, const struct node *former
  * *run_at is NULL. Returns NULL if the process is not admitted: it has been answered, and `former`
  * is unchanged. */
 struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, struct node *former);
+/* PREPARING: the next plan waits for the reports of this node, which came after PREPARE. */
+void dpt_rdzv_ask_node(const struct run *run, struct node *node);
 /* To be called when a node that was removed for silence has been admitted with its state. */
 void dpt_rdzv_node_returned(struct run *run, struct node *node);
 

@@ -26,17 +26,10 @@ bool dpt_rdzv_is_own(const struct node *node, const Dpt__AgentState *message)
 
 struct departed *dpt_rdzv_find_departed(struct run *run, const Dpt__AgentState *message)
 {
-    struct membership *membership = &run->membership;
-    const uint64_t hash = dpt_rdzv_id_hash(message->stamp->node);
-    struct departed *newest = NULL;
-    for (size_t i = 0; i < DEPARTED_MAX; i++) {
-        struct departed *each = &membership->departed[i];
-        if (each->id_hash == hash && each->incarnation >= message->stamp->incarnation &&
-            knows_secret(message, each->secret) &&
-            (newest == NULL || each->incarnation > newest->incarnation))
-            newest = each;
-    }
-    return newest;
+    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    dpt_rdzv_secret_of(message, secret);
+    return dpt_rdzv_departed_as(run, dpt_rdzv_id_hash(message->stamp->node),
+                                message->stamp->incarnation, secret);
 }
 
 uint64_t dpt_rdzv_newest_ran(const Dpt__AgentState *message)
@@ -65,7 +58,7 @@ bool dpt_rdzv_may_return(const struct inquiry *from, const struct run *run,
     const uint64_t carried_out = dpt_rdzv_newest_ran(from->message);
     uint64_t ran = forgotten != NULL ? forgotten->run_generation : 0;
     if (run != NULL)
-        ran = dpt_rdzv_newer(run->formation.run_generation, run->formation.ran_before);
+        ran = dpt_rdzv_newer(run->kept.ran, run->formation.ran_before);
     if (departed != NULL && (!departed->cut_off || departed->incarnation != stamp->incarnation))
         return false;
     return carried_out > 0 && carried_out >= ran;
@@ -142,7 +135,9 @@ enum claim dpt_rdzv_judge_claim(const struct run *run, const struct node *former
     static const uint8_t none[DPT_PROTO_SECRET_BYTES];
     if (dpt_rdzv_differs(run, message, ret))
         return CLAIM_REFUSED;
-    if (former == NULL && run->n_nodes >= DPT_PROTO_NODES_MAX) {
+    const struct kept_node *kept = dpt_rdzv_find_kept(run, message->stamp->node);
+    const size_t n_kept = run->kept.n_nodes;
+    if (former == NULL && kept == NULL && n_kept >= DPT_PROTO_NODES_MAX) {
         (void)snprintf(ret->text, sizeof ret->text, "run '%s' has %d nodes, which is the most",
                        run->name, DPT_PROTO_NODES_MAX);
         return CLAIM_REFUSED;
@@ -154,7 +149,9 @@ enum claim dpt_rdzv_judge_claim(const struct run *run, const struct node *former
                        message->software);
         return CLAIM_REFUSED;
     }
-    if (former == NULL || may_replace(former, message))
+    if (former == NULL) /* a member that the server has not heard since its restart keeps its id */
+        return kept == NULL || knows_secret(message, kept->secret) ? CLAIM_GRANTED : CLAIM_WAITS;
+    if (may_replace(former, message))
         return CLAIM_GRANTED;
     print_owner(run, former, ret->text);
     return former->link.conn == 0 ? CLAIM_WAITS : CLAIM_REFUSED;

@@ -9,6 +9,7 @@
  * A run that ends because it has too few nodes saves its state by the same rule. */
 #include "rendezvous/core/advance.h"
 
+#include "rendezvous/core/apply.h"
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/reply.h"
 #include "rendezvous/core/rules.h"
@@ -116,10 +117,11 @@ static void release_node(struct run *run, struct node *node, bool last_holder)
                                   .n_nodes = unsaved ? run->plan.n_nodes : 0};
     dpt_rdzv_answer_released(run, node, &told);
     dpt_rdzv_log(run, DPT_LOG_INFO, "node %s is released", node->id);
-    struct departed *departed = dpt_rdzv_remove_node(run, node);
-    departed->released = true;
-    departed->last_holder = told.last_holder;
-    departed->n_nodes = told.n_nodes;
+    dpt_rdzv_remove_node(run, node,
+                         &(struct removal){.why = "released",
+                                           .released = true,
+                                           .last_holder = told.last_holder,
+                                           .n_nodes = told.n_nodes});
     run->changed = true;
 }
 

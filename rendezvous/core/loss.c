@@ -1,6 +1,7 @@
 /* Lost ranks and nodes, stalls, deadlines (docs/membership.md, "Losses"). */
 #include "rendezvous/core/rules.h"
 
+#include "rendezvous/core/apply.h"
 #include "rendezvous/core/queries.h"
 
 #include <stdio.h>
@@ -87,14 +88,11 @@ void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why)
         CAUSE_NODE_LOST, dpt_rdzv_detect_ms(run, node->link.heard_ms), "%s lost: %s", text, why);
     if (!dpt_rdzv_has_ended(run))
         dpt_rdzv_log(run, DPT_LOG_WARN, "%s", cause.text);
-    (void)dpt_rdzv_remove_node(run, node);
+    dpt_rdzv_remove_node(run, node, &(struct removal){.why = why});
     run->changed = true;
     if (!costs_restart)
         return;
-    if (run->budget.error_ms < 0) {
-        run->budget.error_ms = run->core->now_ms;
-        (void)snprintf(run->budget.first_error, sizeof run->budget.first_error, "%s", cause.text);
-    }
+    dpt_rdzv_note_error(run, run->core->now_ms, cause.text);
     dpt_rdzv_member_lost(run, cause);
     if (!leaving)
         dpt_rdzv_count_incident(run, cause.text);

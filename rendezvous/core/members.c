@@ -1,167 +1,81 @@
-/* Runs and nodes: made from an agent's message, found by name, removed. */
-#include "rendezvous/core/run_state.h"
-
-#include "base/hash.h"
+/* Runs and nodes that come and go. */
+#include "rendezvous/core/apply.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t dpt_rdzv_id_hash(const char *id)
-{
-    return dpt_hash128(id, strlen(id)).lo;
-}
-
-void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES])
-{
-    memset(ret, 0, DPT_PROTO_SECRET_BYTES);
-    if (message->secret.len > 0) /* check.c has checked the length */
-        memcpy(ret, message->secret.data, DPT_PROTO_SECRET_BYTES);
-}
-
 /* ---- runs ---- */
-
-struct run *dpt_rdzv_find_run(const struct dpt_rdzv *core, const char *name)
-{
-    for (size_t i = 0; i < core->n_runs; i++)
-        if (strcmp(core->runs[i]->name, name) == 0)
-            return core->runs[i];
-    return NULL;
-}
-
-struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char *name)
-{
-    const uint64_t hash = dpt_rdzv_id_hash(name);
-    for (size_t i = 0; i < FORGOTTEN_MAX; i++)
-        if (core->forgotten[i].name_hash == hash)
-            return &core->forgotten[i];
-    return NULL;
-}
-
-/* Copies the spec. The run owns the copied strings. False: no memory. */
-static bool copy_run_spec(struct run *run, const Dpt__RunSpec *spec)
-{
-    run->spec = *spec;
-    /* Fields of a newer version are not copied: their memory belongs to the message. */
-    run->spec.base.n_unknown_fields = 0;
-    run->spec.base.unknown_fields = NULL;
-    run->spec.config_digest = strdup(spec->config_digest);
-    run->spec.config_yaml = strdup(spec->config_yaml);
-    run->spec.user = strdup(spec->user);
-    return run->spec.config_digest != NULL && run->spec.config_yaml != NULL &&
-           run->spec.user != NULL;
-}
 
 struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *message)
 {
-    struct run *run = calloc(1, sizeof *run);
-    if (run == NULL || !copy_run_spec(run, message->spec)) {
-        dpt_rdzv_run_destroy(&run);
-        core->out.no_memory = true;
+    const char *name = message->stamp->run;
+    dpt_rdzv_decide(core, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_RUN,
+                                                   .run = name,
+                                                   .step = -1,
+                                                   .spec = message->spec,
+                                                   .fingerprint = message->fingerprint,
+                                                   .data_digest = message->data_digest,
+                                                   .folder = message->checkpoint_dir_id});
+    if (core->out.no_memory)
         return NULL;
-    }
-    run->core = core;
-    (void)snprintf(run->name, sizeof run->name, "%s", message->stamp->run);
-    (void)snprintf(run->fingerprint, sizeof run->fingerprint, "%s", message->fingerprint);
-    (void)snprintf(run->data_digest, sizeof run->data_digest, "%s", message->data_digest);
-    (void)snprintf(run->checkpoint_dir_id, sizeof run->checkpoint_dir_id, "%s",
-                   message->checkpoint_dir_id);
-    run->timing = dpt_timing_from(run->spec.timeout_ms, run->spec.drain_ms);
-    run->phase = DPT_RDZV_WAITING;
-    run->phase_ms = core->now_ms;
-    run->membership.empty_ms = core->now_ms;
-    const struct forgotten_run *earlier = dpt_rdzv_find_forgotten(core, run->name);
-    run->formation = (struct formation){
-        .generation_floor = earlier != NULL ? earlier->generation : core->generation_floor,
-        .ran_before = earlier != NULL ? earlier->run_generation : 0,
-        .waits_since_ms = core->now_ms,
-        .adopt_until_ms = -1,
-        .regather_until_ms = -1};
-    run->progress = (struct progress){.step = -1,
-                                      .step_best = -1,
-                                      .final_step = -1,
-                                      .grant_step = -1,
-                                      .saved_step = -1,
-                                      .farewell_step = -1};
-    run->budget.error_ms = -1;
-    core->runs[core->n_runs++] = run;
+    struct run *run = dpt_rdzv_find_run(core, name);
     char timing[DPT_PROTO_TEXT_BYTES];
     dpt_timing_print(&run->timing, timing, sizeof timing);
     dpt_rdzv_log(run, DPT_LOG_INFO, "new run of %u to %u nodes, %s", run->spec.min_nodes,
                  run->spec.max_nodes, timing);
-    dpt_rdzv_record(run, DPT_RDZV_RECORD_RUN, 0, -1);
     return run;
-}
-
-static void node_destroy(struct node *node)
-{
-    for (uint32_t i = 0; i < node->n_ranks; i++)
-        free(node->ranks[i].outcome);
-    free(node->ranks);
-    free(node);
-}
-
-void dpt_rdzv_plan_fini(struct plan *plan)
-{
-    free(plan->places);
-    free(plan->outcome);
-    *plan = (struct plan){0};
-}
-
-void dpt_rdzv_run_destroy(struct run **run)
-{
-    if (*run == NULL)
-        return;
-    for (size_t i = 0; i < (*run)->n_nodes; i++)
-        node_destroy((*run)->nodes[i]);
-    dpt_rdzv_plan_fini(&(*run)->plan);
-    free((*run)->spec.config_digest);
-    free((*run)->spec.config_yaml);
-    free((*run)->spec.user);
-    free(*run);
-    *run = NULL;
 }
 
 void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i)
 {
-    struct run *run = core->runs[i];
+    const struct run *run = core->runs[i];
     const struct formation *formation = &run->formation;
-    struct forgotten_run *earlier = dpt_rdzv_find_forgotten(core, run->name);
-    struct forgotten_run *entry = &core->forgotten[core->n_forgotten++ % FORGOTTEN_MAX];
-    if (earlier != NULL)
-        *earlier = (struct forgotten_run){0}; /* this run began above its generations */
-    core->generation_floor = dpt_rdzv_newer(core->generation_floor, entry->generation);
-    *entry = (struct forgotten_run){
-        .name_hash = dpt_rdzv_id_hash(run->name),
-        .generation = dpt_rdzv_newer(run->generation, dpt_rdzv_newer(formation->generation_high,
-                                                                     formation->generation_floor)),
-        .run_generation = dpt_rdzv_newer(formation->run_generation, formation->ran_before),
-        .ended = dpt_rdzv_has_ended(run),
-        .failed = run->phase == DPT_RDZV_FAILED};
-    dpt_rdzv_run_destroy(&run);
-    core->runs[i] = core->runs[--core->n_runs];
+    const bool failed = run->phase == DPT_RDZV_FAILED;
+    dpt_rdzv_record(
+        run, (struct dpt_rdzv_record){
+                 .kind = DPT_RDZV_RECORD_FORGET,
+                 .step = run->progress.step,
+                 .generation = dpt_rdzv_newer(run->generation,
+                                              dpt_rdzv_newer(formation->generation_high,
+                                                             formation->generation_floor)),
+                 .number = dpt_rdzv_newer(run->kept.ran, formation->ran_before),
+                 .flags = (dpt_rdzv_has_ended(run) ? DPT_RDZV_FLAG_ENDED : 0u) |
+                          (failed ? DPT_RDZV_FLAG_FAILED : 0u)});
 }
 
 /* ---- nodes ---- */
 
-struct node *dpt_rdzv_find_node(const struct run *run, const char *id)
+static void record_joined(const struct run *run, const Dpt__AgentState *message)
 {
-    const uint64_t hash = dpt_rdzv_id_hash(id);
-    for (size_t i = 0; i < run->n_nodes; i++)
-        if (run->nodes[i]->id_hash == hash)
-            return run->nodes[i];
-    return NULL;
+    struct dpt_rdzv_record record = {.kind = DPT_RDZV_RECORD_JOINED,
+                                     .generation = run->generation,
+                                     .step = -1,
+                                     .node = message->stamp->node,
+                                     .host = message->host_name,
+                                     .incarnation = message->stamp->incarnation};
+    dpt_rdzv_secret_of(message, record.secret);
+    dpt_rdzv_record(run, record);
 }
 
 struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *message)
 {
     DPT_ASSERT(run->n_nodes < DPT_PROTO_NODES_MAX);
+    const struct kept_node *kept = dpt_rdzv_find_kept(run, message->stamp->node);
+    const bool expected = dpt_rdzv_kept_as(run, message) != NULL;
+    const bool back = dpt_rdzv_is_own_epoch(run->core, message->stamp->epoch) &&
+                      message->stamp->generation > 0;
     struct node *node = calloc(1, sizeof *node);
     if (node == NULL) {
         run->core->out.no_memory = true;
         return NULL;
     }
+    if (kept != NULL && !expected)
+        dpt_rdzv_remove_kept(run, kept, false, "it came back as a new incarnation");
+    if (!expected)
+        record_joined(run, message);
     node->run = run;
+    node->expected = expected;
     (void)snprintf(node->id, sizeof node->id, "%s", message->stamp->node);
     node->id_hash = dpt_rdzv_id_hash(node->id);
     node->incarnation = message->stamp->incarnation;
@@ -173,7 +87,6 @@ struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *messag
     node->crashes = message->crashes; /* earlier crashes do not count */
     run->nodes[run->n_nodes++] = node;
     run->changed = true; /* replies to the other nodes contain the number of nodes */
-    const bool back = message->stamp->epoch == run->core->epoch && message->stamp->generation > 0;
     dpt_rdzv_log(run, DPT_LOG_INFO, "node %s %s (%zu of %u to %u)", node->id,
                  back ? "is back with its state" : "joined", run->n_nodes, run->spec.min_nodes,
                  run->spec.max_nodes);
@@ -191,16 +104,45 @@ void dpt_rdzv_note_loss(const struct rank *rank)
     loss->n_shards = dpt_rdzv_shards_of(rank, dpt_rdzv_state_generation(run), loss->shards);
 }
 
-struct departed *dpt_rdzv_remove_node(struct run *run, struct node *node)
+void dpt_rdzv_remove_kept(struct run *run, const struct kept_node *node, bool cut_off,
+                          const char *why)
 {
-    struct membership *membership = &run->membership;
-    struct departed *departed = &membership->departed[membership->n_departed++ % DEPARTED_MAX];
-    *departed = (struct departed){.id_hash = node->id_hash,
-                                  .incarnation = node->incarnation,
-                                  .cut_off = node->link.cut_off,
-                                  .awaited = node->link.cut_off && dpt_rdzv_may_hold_newest(node),
-                                  .counter_seen = node->link.counter_seen};
-    memcpy(departed->secret, node->secret, sizeof departed->secret);
+    const bool awaited = cut_off && dpt_rdzv_kept_may_hold_newest(run, node);
+    dpt_rdzv_record(run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_REMOVED,
+                                                  .generation = run->generation,
+                                                  .step = run->progress.step,
+                                                  .node = node->id,
+                                                  .incarnation = node->incarnation,
+                                                  .text = why,
+                                                  .flags = (cut_off ? DPT_RDZV_FLAG_CUT_OFF : 0u) |
+                                                           (awaited ? DPT_RDZV_FLAG_AWAITED : 0u)});
+}
+
+static void record_removed(const struct run *run, const struct node *node,
+                           const struct removal *removal)
+{
+    const bool cut_off = node->link.cut_off;
+    const bool awaited = cut_off && dpt_rdzv_may_hold_newest(node);
+    dpt_rdzv_record(
+        run, (struct dpt_rdzv_record){
+                 .kind = DPT_RDZV_RECORD_REMOVED,
+                 .generation = run->generation,
+                 .step = run->progress.step,
+                 .node = node->id,
+                 .host = node->host_name,
+                 .incarnation = node->incarnation,
+                 .number = node->link.counter_seen,
+                 .count = removal->n_nodes,
+                 .text = removal->why,
+                 .flags = (cut_off ? DPT_RDZV_FLAG_CUT_OFF : 0u) |
+                          (awaited ? DPT_RDZV_FLAG_AWAITED : 0u) |
+                          (removal->released ? DPT_RDZV_FLAG_RELEASED : 0u) |
+                          (removal->last_holder ? DPT_RDZV_FLAG_LAST_HOLDER : 0u)});
+}
+
+void dpt_rdzv_remove_node(struct run *run, struct node *node, const struct removal *removal)
+{
+    record_removed(run, node, removal);
     for (uint32_t i = 0; i < run->plan.world_size; i++)
         if (run->plan.places[i].node == node)
             run->plan.places[i].node = NULL;
@@ -209,7 +151,7 @@ struct departed *dpt_rdzv_remove_node(struct run *run, struct node *node)
             dpt_rdzv_note_loss(&node->ranks[i]);
         dpt_rdzv_count_rank(&node->ranks[i], -1);
     }
-    membership->n_leaving -= node->leaving;
+    run->membership.n_leaving -= node->leaving;
     if (run->speaker == node)
         run->speaker = NULL;
     size_t at = 0;
@@ -217,6 +159,5 @@ struct departed *dpt_rdzv_remove_node(struct run *run, struct node *node)
         at++;
     memmove(&run->nodes[at], &run->nodes[at + 1], (run->n_nodes - at - 1) * sizeof run->nodes[0]);
     run->n_nodes--;
-    node_destroy(node);
-    return departed;
+    dpt_rdzv_node_destroy(node);
 }

@@ -89,13 +89,32 @@ void dpt_outbox_send(struct outbox *out, uint64_t conn, const Dpt__ServerState *
         out->sends[out->n_sends++] = (struct dpt_rdzv_send){.conn = conn, .message = message};
 }
 
-void dpt_outbox_record(struct outbox *out, struct dpt_rdzv_record record)
+static const struct dpt_rdzv_member *copy_members(struct outbox *out,
+                                                  const struct dpt_rdzv_record *record)
 {
-    record.run = dpt_outbox_text(out, record.run);
-    record.text = dpt_outbox_text(out, record.text);
+    struct dpt_rdzv_member *members =
+        dpt_outbox_alloc(out, (record->n_members + 1) * sizeof members[0]);
+    for (size_t i = 0; members != NULL && i < record->n_members; i++) {
+        members[i] = record->members[i];
+        members[i].node = dpt_outbox_text(out, record->members[i].node);
+    }
+    return members;
+}
+
+struct dpt_rdzv_record *dpt_outbox_record(struct outbox *out, const struct dpt_rdzv_record *record)
+{
+    struct dpt_rdzv_record copy = *record;
+    const char **const texts[] = {&copy.run,         &copy.text,        &copy.cause,
+                                  &copy.node,        &copy.host,        &copy.fingerprint,
+                                  &copy.data_digest, &copy.folder,      &copy.digest};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        *texts[i] = dpt_outbox_text(out, *texts[i] != NULL ? *texts[i] : "");
+    copy.members = copy_members(out, record);
     out->records = grow_list(out, out->records, out->n_records, sizeof out->records[0]);
-    if (!out->no_memory)
-        out->records[out->n_records++] = record;
+    if (out->no_memory)
+        return NULL;
+    out->records[out->n_records] = copy;
+    return &out->records[out->n_records++];
 }
 
 void dpt_outbox_log(struct outbox *out, struct dpt_rdzv_log_line line)

@@ -20,8 +20,9 @@ void dpt_outbox_fini(struct outbox *out);
 void *dpt_outbox_alloc(struct outbox *out, size_t bytes);
 char *dpt_outbox_text(struct outbox *out, const char *text);
 void dpt_outbox_send(struct outbox *out, uint64_t conn, const Dpt__ServerState *message);
-/* `run` and `text` are copied. */
-void dpt_outbox_record(struct outbox *out, struct dpt_rdzv_record record);
+/* Copies the record with all it points to, but for `spec`. Returns the copy, valid until the next
+ * record; NULL: no memory. NULL for a text is "". */
+struct dpt_rdzv_record *dpt_outbox_record(struct outbox *out, const struct dpt_rdzv_record *record);
 void dpt_outbox_log(struct outbox *out, struct dpt_rdzv_log_line line);
 
 #endif

@@ -365,27 +365,6 @@ static bool fill_plan(const struct run *run, struct draft *draft, struct plan *p
     return true;
 }
 
-/* Takes ownership of the places and the outcome of `plan`. */
-static void put_in_force(struct run *run, const struct plan *plan)
-{
-    dpt_rdzv_plan_fini(&run->plan);
-    run->plan = *plan;
-    for (uint32_t i = 0; i < plan->world_size; i++) {
-        struct node *node = plan->places[i].node;
-        struct rank *rank = &node->ranks[plan->places[i].local_rank];
-        rank->plan_generation = node->placed_generation = plan->generation;
-        rank->plan_rank = (int32_t)i;
-    }
-    struct rank_cursor at = {0};
-    run->membership.n_outside = run->membership.n_foreign = 0;
-    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        dpt_rdzv_count_rank(rank, 1);
-    run->progress.grant_step = -1;
-    run->progress.stepped = run->progress.redundant = false;
-    run->progress.step_ms = dpt_rdzv_listened_ms(run);
-    run->changed = true;
-}
-
 bool dpt_rdzv_make_plan(struct run *run)
 {
     unsigned groups = dpt_rdzv_admitted_groups(run);
@@ -403,66 +382,8 @@ bool dpt_rdzv_make_plan(struct run *run)
         return false;
     }
     name_joined_node(run, &plan);
-    put_in_force(run, &plan);
+    dpt_rdzv_put_in_force(run, &plan);
     add_lost_steps(run, &draft.resume);
     run->progress.step = plan.resume_step;
-    return true;
-}
-
-/* ---- a plan of an earlier server ---- */
-
-/* True: the rank trains in the generation of the plan, by a plan with the same digest, and its
- * place is free. */
-static bool fits_adopted_plan(const struct plan *plan, const struct rank *rank)
-{
-    return (rank->phase == DPT__RANK_PHASE__RANK_RUNNING ||
-            rank->phase == DPT__RANK_PHASE__RANK_FINISHED) &&
-           rank->generation == plan->generation &&
-           strcmp(rank->node->plan_digest, plan->digest) == 0 && rank->reported_rank >= 0 &&
-           (uint32_t)rank->reported_rank < plan->world_size &&
-           plan->places[rank->reported_rank].node == NULL;
-}
-
-bool dpt_rdzv_adopt_plan(struct run *run, const struct node *node)
-{
-    if (node->plan_world == 0 || node->plan_world > DPT_PROTO_WORLD_MAX)
-        return false;
-    struct plan plan = {.generation = run->formation.generation_high,
-                        .in_force = true,
-                        .adopted = true,
-                        .world_size = node->plan_world,
-                        .load_checkpoint = -1,
-                        .places = calloc(node->plan_world, sizeof plan.places[0])};
-    if (plan.places == NULL) {
-        run->core->out.no_memory = true;
-        return false;
-    }
-    memcpy(plan.digest, node->plan_digest, sizeof plan.digest);
-    uint32_t found = 0;
-    const struct node *last = NULL;
-    struct rank_cursor at = {0};
-    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;) {
-        if (!fits_adopted_plan(&plan, rank))
-            continue;
-        const bool finished = rank->phase == DPT__RANK_PHASE__RANK_FINISHED;
-        plan.places[rank->reported_rank] =
-            (struct place){.node = rank->node,
-                           .local_rank = (uint32_t)(rank - rank->node->ranks),
-                           .spawn = rank->spawn,
-                           .finished = finished};
-        found++;
-        plan.n_finished += finished;
-        plan.n_nodes += rank->node != last;
-        last = rank->node;
-    }
-    if (found < plan.world_size) {
-        dpt_rdzv_plan_fini(&plan);
-        return false;
-    }
-    run->generation = run->formation.run_generation = plan.generation;
-    run->formation.cause =
-        dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0, "adopted from an earlier server");
-    put_in_force(run, &plan);
-    dpt_rdzv_update_redundancy(run);
     return true;
 }

@@ -109,7 +109,7 @@ bool dpt_rdzv_awaits_return(const struct run *run);
  * shards of a leaving node may become a whole state. */
 bool dpt_rdzv_is_return_possible(const struct run *run);
 /* To be called when a generation runs: nodes outside of it can no longer return with their
- * state. */
+ * state. The RUNS record has the same effect on removed nodes. */
 void dpt_rdzv_end_awaiting(struct run *run);
 
 #endif

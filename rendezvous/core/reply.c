@@ -226,7 +226,7 @@ static void answer_node(const struct run *run, const struct node *node, struct p
         state->last_call_ms = left_ms > 0 ? (uint32_t)left_ms : 0;
     }
     if (placed)
-        state->grant_step = run->progress.grant_step;
+        state->grant_step = dpt_rdzv_granted_step(run);
     if (placed && !plan->adopted && run->phase != DPT_RDZV_PREPARING &&
         strcmp(node->plan_digest, plan->digest) != 0) {
         if (parts->plan == NULL && !make_plan_parts(run, parts))

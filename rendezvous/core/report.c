@@ -1,6 +1,7 @@
 /* Takes a node's report into the state of the run. */
 #include "rendezvous/core/join.h"
 
+#include "rendezvous/core/apply.h"
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/rules.h"
 
@@ -94,7 +95,9 @@ static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__Rank
         *rank = (struct rank){.node = rank->node, .spawn = state->spawn};
     }
     if (state->checkpoint_step > run->progress.saved_step)
-        run->progress.saved_step = state->checkpoint_step;
+        dpt_rdzv_record(run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_SAVED,
+                                                      .generation = run->generation,
+                                                      .step = state->checkpoint_step});
     const bool member = dpt_rdzv_rank_is_member(rank);
     if (state->busy && state->work_done != rank->work_done && run->plan.in_force && member)
         run->progress.step_ms = dpt_rdzv_listened_ms(run); /* restarts the stall limit */
@@ -210,14 +213,12 @@ static void take_data_plane_error(struct run *run, const struct node *node,
 static void take_crashes(struct run *run, struct node *node, const Dpt__AgentState *message,
                          uint32_t lost)
 {
-    struct budget *budget = &run->budget;
     const int64_t ago_ms = message->first_error_ms_ago < 0 ? 0 : message->first_error_ms_ago;
     const int64_t at_ms = run->core->now_ms > ago_ms ? run->core->now_ms - ago_ms : 0;
-    if (message->first_error[0] != '\0' && (budget->error_ms < 0 || at_ms < budget->error_ms)) {
-        budget->error_ms = at_ms;
-        (void)snprintf(budget->first_error, sizeof budget->first_error, "node %.63s: %.440s",
-                       node->id, message->first_error);
-    }
+    char error[DPT_PROTO_TEXT_BYTES];
+    (void)snprintf(error, sizeof error, "node %.63s: %.440s", node->id, message->first_error);
+    if (message->first_error[0] != '\0')
+        dpt_rdzv_note_error(run, at_ms, error);
     if (message->crashes <= node->crashes)
         return;
     const uint32_t more = message->crashes - node->crashes;
@@ -294,18 +295,18 @@ static void take_fatal_error(struct run *run, struct node *node, const struct in
 /* Grants the commit of a checkpoint to members of the generation in force. */
 static void grant_commits(struct run *run, const struct node *node)
 {
-    struct progress *progress = &run->progress;
     const bool running =
         run->phase == DPT_RDZV_RUNNING || run->phase == DPT_RDZV_DRAINING ||
         (run->phase == DPT_RDZV_PREPARING && run->formation.soft && run->plan.in_force);
     for (uint32_t i = 0; running && i < node->n_ranks; i++) {
         const struct rank *rank = &node->ranks[i];
-        if (rank->grant_step <= progress->grant_step || rank->generation != run->plan.generation ||
-            !dpt_rdzv_rank_is_member(rank))
+        if (rank->grant_step <= dpt_rdzv_granted_step(run) ||
+            rank->generation != run->plan.generation || !dpt_rdzv_rank_is_member(rank))
             continue;
-        progress->grant_step = rank->grant_step;
         run->changed = true;
-        dpt_rdzv_record(run, DPT_RDZV_RECORD_GRANT, run->plan.generation, rank->grant_step);
+        dpt_rdzv_record(run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_GRANT,
+                                                      .generation = run->plan.generation,
+                                                      .step = rank->grant_step});
     }
 }
 
@@ -335,6 +336,8 @@ struct node *dpt_rdzv_take_report(struct run *run, struct node *node, const stru
     take_leaving(run, node, message->leaving);
     run->formation.generation_high =
         dpt_rdzv_newer(run->formation.generation_high, node->generation);
+    if (node->generation > run->generation) /* no message of this server or its journal has it */
+        run->formation.outdated = true;
     /* Before the first generation of this server, only the agents know how many steps the run has
      * done. */
     if (run->formation.run_generation == 0 && message->step_high > run->progress.steps_done)

@@ -24,6 +24,8 @@ void dpt_rdzv_fail_run(struct run *run, const char *text);
 
 /* To be called when a rank has reported its step. */
 void dpt_rdzv_note_step(struct run *run, const struct rank *rank);
+/* An error of a member at `at_ms`; the earliest since the budget was last full is kept. */
+void dpt_rdzv_note_error(struct run *run, int64_t at_ms, const char *text);
 /* Uses restarts; the run fails if too few were left. `what` is the error. */
 void dpt_rdzv_count_crashes(struct run *run, uint32_t crashes, const char *what);
 /* Uses a restart because members of the newest plan are lost, or because its generation failed by

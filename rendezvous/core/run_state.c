@@ -137,7 +137,7 @@ uint32_t dpt_rdzv_restarts_left(const struct run *run)
 
 uint64_t dpt_rdzv_state_generation(const struct run *run)
 {
-    uint64_t newest = run->formation.run_generation;
+    uint64_t newest = dpt_rdzv_newer(run->formation.run_generation, run->kept.ran);
     struct rank_cursor at = {0};
     for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
         newest = dpt_rdzv_newer(newest, rank->ran_generation);
@@ -162,7 +162,64 @@ int dpt_rdzv_shards_of(const struct rank *rank, uint64_t state_generation,
     return n;
 }
 
-/* ---- causes, records, log lines ---- */
+/* ---- durable state ---- */
+
+int64_t dpt_rdzv_granted_step(const struct run *run)
+{
+    const bool granted = run->plan.generation != 0 &&
+                         run->kept.granted_generation == run->plan.generation;
+    return granted ? run->kept.granted_step : -1;
+}
+
+bool dpt_rdzv_is_own_epoch(const struct dpt_rdzv *core, uint64_t epoch)
+{
+    const size_t n = core->n_epochs < EPOCHS_MAX ? core->n_epochs : EPOCHS_MAX;
+    for (size_t i = 0; epoch != 0 && i < n; i++)
+        if (core->epochs[i] == epoch)
+            return true;
+    return false;
+}
+
+const struct kept_node *dpt_rdzv_find_kept(const struct run *run, const char *id)
+{
+    const uint64_t hash = dpt_rdzv_id_hash(id);
+    for (size_t i = 0; i < run->kept.n_nodes; i++)
+        if (run->kept.nodes[i].id_hash == hash)
+            return &run->kept.nodes[i];
+    return NULL;
+}
+
+const struct kept_node *dpt_rdzv_kept_as(const struct run *run, const Dpt__AgentState *message)
+{
+    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    const struct kept_node *node = dpt_rdzv_find_kept(run, message->stamp->node);
+    dpt_rdzv_secret_of(message, secret);
+    return node != NULL && node->incarnation == message->stamp->incarnation &&
+                   memcmp(node->secret, secret, sizeof secret) == 0
+               ? node
+               : NULL;
+}
+
+bool dpt_rdzv_kept_may_hold_newest(const struct run *run, const struct kept_node *node)
+{
+    return node->placed_generation != 0 && node->placed_generation >= run->kept.ran;
+}
+
+struct departed *dpt_rdzv_departed_as(struct run *run, uint64_t id_hash, uint64_t incarnation,
+                                      const uint8_t secret[DPT_PROTO_SECRET_BYTES])
+{
+    struct departed *newest = NULL;
+    for (size_t i = 0; i < DEPARTED_MAX; i++) {
+        struct departed *each = &run->membership.departed[i];
+        if (each->id_hash == id_hash && each->incarnation >= incarnation &&
+            memcmp(each->secret, secret, sizeof each->secret) == 0 &&
+            (newest == NULL || each->incarnation > newest->incarnation))
+            newest = each;
+    }
+    return newest;
+}
+
+/* ---- causes, log lines ---- */
 
 const char *dpt_rdzv_cause_name(enum cause_kind kind)
 {
@@ -180,17 +237,6 @@ struct cause dpt_rdzv_cause(enum cause_kind kind, int64_t detect_ms, const char 
     (void)vsnprintf(cause.text, sizeof cause.text, fmt, ap);
     va_end(ap);
     return cause;
-}
-
-void dpt_rdzv_record(const struct run *run, enum dpt_rdzv_record_kind kind, uint64_t generation,
-                     int64_t step)
-{
-    dpt_outbox_record(&run->core->out, (struct dpt_rdzv_record){.kind = kind,
-                                                                .run = run->name,
-                                                                .generation = generation,
-                                                                .step = step,
-                                                                .text = run->end_text,
-                                                                .spec = &run->spec});
 }
 
 void dpt_rdzv_log(const struct run *run, enum dpt_log_level level, const char *fmt, ...)

@@ -6,11 +6,14 @@
  *
  *   outbox.h    outbox.c                                  outputs of a step
  *   timing.h    timing.c                                  every period of a run
- *   run_state.h run_state.c, members.c                    runs, nodes, ranks, plans
+ *   run_state.h run_state.c, runs.c                       runs, nodes, ranks, plans
+ *   apply.h     apply.c, members.c                        durable state; runs and nodes that come
+ *                                                         and go
  *   queries.h   silence.c, held.c, wait.c                 queries on several of them
+ *   restart.h   restart.c                                 runs that the journal names
  *   rules.h     transition.c, budget.c, loss.c            how a generation ends
  *   reply.h     reply.c, status.c                         messages to agents
- *   advance.h   leave.c, plan.c, advance.c                transitions of each phase
+ *   advance.h   leave.c, put_plan.c, plan.c, advance.c    transitions of each phase
  *   join.h      join_claim.c, admit.c, report.c           messages of agents
  *   core.h      core.c                                    events, time, views */
 #ifndef DPT_RENDEZVOUS_CORE_RUN_STATE_H
@@ -25,6 +28,7 @@ enum {
     DEPARTED_MAX = 1024, /* removed incarnations that a run remembers */
     FORGOTTEN_MAX = 64,  /* forgotten runs that are remembered by name */
     LOSSES_MAX = 16,     /* lost ranks that are remembered to explain a missing shard */
+    EPOCHS_MAX = 64,     /* earlier servers of the journal that are remembered */
     NODE_TEXT_BYTES = 2 * DPT_PROTO_NAME_BYTES + 64
 };
 
@@ -92,6 +96,7 @@ struct node {
     uint64_t joined; /* order of joining */
     int64_t joined_ms;
     bool returned; /* it came back after its removal for silence; no generation has run since */
+    bool expected; /* the journal names it: it was a member when an earlier server ended */
     int64_t ready_since_ms; /* since then some ranks can join and others still start; < 0: not so */
     int64_t excluded_until_ms;
     bool leaving;
@@ -168,6 +173,33 @@ struct cause {
     char text[DPT_PROTO_TEXT_BYTES];
 };
 
+/* ---- durable state ---- */
+
+/* A node that was admitted and not removed. It has a struct node, unless the server was restarted
+ * and has not heard it yet. */
+struct kept_node {
+    char id[DPT_PROTO_NAME_BYTES];
+    uint64_t id_hash, incarnation;
+    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    uint64_t placed_generation; /* newest plan in which it has a place; 0: none */
+};
+
+/* The durable state of a run is this struct and: name, spec, fingerprint, data_digest,
+ * checkpoint_dir_id, generation and end_text of struct run; formation.generation_floor and
+ * .ran_before; membership.departed; budget.used, .incident_generation and .first_error;
+ * progress.saved_step. Only dpt_rdzv_apply changes it (apply.h). */
+struct kept {
+    struct kept_node *nodes; /* (n_nodes) owned, in order of joining */
+    size_t n_nodes, nodes_max;
+    uint64_t planned;                         /* generation of the newest plan; 0: none */
+    char plan_digest[DPT_PROTO_DIGEST_BYTES]; /* its digest */
+    uint64_t ran;                             /* newest generation that has run; 0: none */
+    uint64_t granted_generation;              /* newest with a grant; 0: none */
+    int64_t granted_step;
+    struct cause cause; /* of the newest GENERATION record */
+    bool ended, failed;
+};
+
 /* ---- runs ---- */
 
 /* Removed nodes, and counters over the nodes of the run. */
@@ -186,7 +218,7 @@ struct membership {
 struct formation {
     uint64_t generation_high;  /* newest that an agent knows; an earlier server may have made it */
     uint64_t generation_floor; /* highest that earlier runs of this name may have used */
-    uint64_t run_generation;   /* newest that has run */
+    uint64_t run_generation;   /* newest that has run since the server started */
     uint64_t ran_before;       /* newest that has run in earlier runs of this name on this server */
     struct cause cause;        /* cause of the newest generation */
     bool soft;                 /* PREPARING at the next step boundary */
@@ -195,6 +227,8 @@ struct formation {
     int64_t plan_after_ms;     /* no plan before: a pause after failures, or nodes may come back */
     int64_t adopt_until_ms;    /* until then wait for nodes of an earlier server; < 0: no wait */
     int64_t regather_until_ms; /* no plan before while removed nodes may return; < 0: none may */
+    int64_t members_until_ms;  /* until then members that the journal names may come; < 0: no wait */
+    bool outdated; /* a node knows a generation that the journal does not: another server made it */
     uint32_t failed;           /* formations in a row that failed with no step and no loss */
     uint32_t slow;             /* formations in a row in which not all ranks were READY in time */
 };
@@ -215,7 +249,6 @@ struct progress {
     int64_t step_ms_median; /* last reported by a rank; 0: no step yet */
     int64_t final_step;     /* last step of a rank that has finished; -1: none has */
     bool stepped;           /* a step was made since GO */
-    int64_t grant_step;     /* checkpoint that may be committed in plan.generation */
     int64_t saved_step;     /* newest checkpoint that a rank reported */
     int64_t farewell_step;  /* step that a farewell had to save and had the time to save */
     bool redundant;  /* every part of the state of plan.generation is on at least two nodes */
@@ -252,6 +285,7 @@ struct run {
     struct formation formation;
     struct progress progress;
     struct budget budget;
+    struct kept kept;
     char end_text[DPT_PROTO_TEXT_BYTES];
 };
 
@@ -288,6 +322,9 @@ struct dpt_rdzv {
     struct forgotten_run forgotten[FORGOTTEN_MAX]; /* ring; unused entries are zero */
     size_t n_forgotten;                            /* number ever added to the ring */
     uint64_t generation_floor; /* highest generation of runs that have left the ring */
+    uint64_t epochs[EPOCHS_MAX]; /* of the servers of the journal, this one included: ring */
+    size_t n_epochs;             /* number ever added to the ring */
+    bool started;                /* the first step is made */
     struct status_answers status_answers;
     struct outbox out;
 };
@@ -334,7 +371,9 @@ bool dpt_rdzv_has_ended(const struct run *run);
 /* Nodes needed to form: min_nodes, or one when all steps are done. */
 uint32_t dpt_rdzv_min_nodes(const struct run *run);
 uint32_t dpt_rdzv_restarts_left(const struct run *run);
-/* The newest generation that has run, as far as this server or a rank knows. */
+/* The step whose checkpoint the generation of the newest plan may commit; -1: none. */
+int64_t dpt_rdzv_granted_step(const struct run *run);
+/* The newest generation that has run, as far as the journal, this server or a rank knows. */
 uint64_t dpt_rdzv_state_generation(const struct run *run);
 /* True: the pending shards of the rank count, because their generation has run. They have replaced
  * the shards before them. */
@@ -346,35 +385,39 @@ int dpt_rdzv_shards_of(const struct rank *rank, uint64_t state_generation,
 const char *dpt_rdzv_cause_name(enum cause_kind kind);
 struct cause dpt_rdzv_cause(enum cause_kind kind, int64_t detect_ms, const char *fmt, ...)
     DPT_PRINTF(3, 4);
-/* Adds a record or a log line about `run`. */
-void dpt_rdzv_record(const struct run *run, enum dpt_rdzv_record_kind kind, uint64_t generation,
-                     int64_t step);
+/* Adds a log line about `run`. */
 void dpt_rdzv_log(const struct run *run, enum dpt_log_level level, const char *fmt, ...)
     DPT_PRINTF(3, 4);
 
-/* ---- members.c: creation, search and removal of runs and nodes ---- */
+/* True: a server of this journal, or this one, has sent this epoch. */
+bool dpt_rdzv_is_own_epoch(const struct dpt_rdzv *core, uint64_t epoch);
+/* The node of the durable state with this id; NULL: none. */
+const struct kept_node *dpt_rdzv_find_kept(const struct run *run, const char *id);
+/* The kept node that is this process: it has its id, incarnation and secret; NULL: none. */
+const struct kept_node *dpt_rdzv_kept_as(const struct run *run, const Dpt__AgentState *message);
+/* The newest removed incarnation of a node, this one or a later one, that knows the secret; NULL:
+ * none. */
+struct departed *dpt_rdzv_departed_as(struct run *run, uint64_t id_hash, uint64_t incarnation,
+                                      const uint8_t secret[DPT_PROTO_SECRET_BYTES]);
+/* True: the kept node had a place in the newest plan that ran, or in a later one. */
+bool dpt_rdzv_kept_may_hold_newest(const struct run *run, const struct kept_node *node);
+
+/* ---- runs.c: runs and nodes are found, made and freed ---- */
 
 uint64_t dpt_rdzv_id_hash(const char *id);
 struct run *dpt_rdzv_find_run(const struct dpt_rdzv *core, const char *name);
 struct node *dpt_rdzv_find_node(const struct run *run, const char *id);
 /* NULL: no run of that name is remembered. */
 struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char *name);
-
-/* NULL: no memory. */
-struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *message);
-void dpt_rdzv_run_destroy(struct run **run);
-/* Remembers the end and the generations of the run for later processes and runs of its name, and
- * destroys it. */
-void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i);
-/* Creates a node without ranks. dpt_rdzv_take_report takes the ranks from the message afterwards.
- * NULL: no memory. */
-struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *message);
-/* Takes the node out of the run and frees it. */
-struct departed *dpt_rdzv_remove_node(struct run *run, struct node *node);
-/* Remembers the shards of a lost rank. */
-void dpt_rdzv_note_loss(const struct rank *rank);
-void dpt_rdzv_plan_fini(struct plan *plan);
 /* Bytes of the message's secret; zeroes: it has none. */
 void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES]);
+
+/* Makes a run without nodes, of a RUN record. False: no memory. */
+bool dpt_rdzv_run_add(struct dpt_rdzv *core, const struct dpt_rdzv_record *record);
+/* Frees run `i` and takes it out of the list. */
+void dpt_rdzv_run_drop(struct dpt_rdzv *core, size_t i);
+void dpt_rdzv_run_destroy(struct run **run);
+void dpt_rdzv_node_destroy(struct node *node);
+void dpt_rdzv_plan_fini(struct plan *plan);
 
 #endif

@@ -1,7 +1,6 @@
 /* Entering a phase (diagram in core.h). */
+#include "rendezvous/core/apply.h"
 #include "rendezvous/core/rules.h"
-
-#include <stdio.h>
 
 void dpt_rdzv_enter_phase(struct run *run, enum dpt_rdzv_phase phase)
 {
@@ -22,9 +21,16 @@ void dpt_rdzv_enter_phase(struct run *run, enum dpt_rdzv_phase phase)
 static void advance_generation(struct run *run)
 {
     const struct formation *formation = &run->formation;
-    run->generation =
-        1 + dpt_rdzv_newer(run->generation,
-                           dpt_rdzv_newer(formation->generation_high, formation->generation_floor));
+    const uint64_t used = dpt_rdzv_newer(formation->generation_high, formation->generation_floor);
+    dpt_rdzv_record(run, (struct dpt_rdzv_record){
+                             .kind = DPT_RDZV_RECORD_GENERATION,
+                             .generation = 1 + dpt_rdzv_newer(run->generation, used),
+                             .step = run->progress.step,
+                             .step_ms = run->progress.step_ms_median,
+                             .cause = dpt_rdzv_cause_name(formation->cause.kind),
+                             .detect_ms = formation->cause.detect_ms,
+                             .text = formation->cause.text,
+                             .flags = formation->soft ? DPT_RDZV_FLAG_SOFT : 0u});
 }
 
 static void ask_for_reports(struct run *run)
@@ -51,12 +57,11 @@ void dpt_rdzv_prepare(struct run *run, enum prepare how, struct cause cause)
         run->plan.in_force = false; /* its ranks abort, so no commit is granted any more */
     if (preparing && (soft || !formation->soft))
         return;
-    advance_generation(run);
     formation->soft = soft && run->plan.in_force;
     formation->adopt_until_ms = -1;
+    advance_generation(run);
     dpt_rdzv_enter_phase(run, DPT_RDZV_PREPARING);
     ask_for_reports(run);
-    dpt_rdzv_record(run, DPT_RDZV_RECORD_GENERATION, run->generation, -1);
     dpt_rdzv_log(run, DPT_LOG_INFO, "forming generation %llu%s: %s",
                  (unsigned long long)run->generation,
                  formation->soft ? " at the next step boundary" : "", cause.text);
@@ -67,9 +72,12 @@ void dpt_rdzv_prepare(struct run *run, enum prepare how, struct cause cause)
 static void end_run(struct run *run, enum dpt_rdzv_phase phase, const char *text)
 {
     run->plan.in_force = false;
-    (void)snprintf(run->end_text, sizeof run->end_text, "%s", text);
     dpt_rdzv_enter_phase(run, phase);
-    dpt_rdzv_record(run, DPT_RDZV_RECORD_END, run->generation, run->progress.step);
+    dpt_rdzv_record(run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_END,
+                                                  .generation = run->generation,
+                                                  .step = run->progress.step,
+                                                  .step_ms = run->progress.step_ms_median,
+                                                  .text = text});
 }
 
 void dpt_rdzv_fail_run(struct run *run, const char *text)

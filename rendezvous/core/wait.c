@@ -74,8 +74,6 @@ bool dpt_rdzv_is_return_possible(const struct run *run)
 void dpt_rdzv_end_awaiting(struct run *run)
 {
     run->formation.regather_until_ms = -1;
-    for (size_t i = 0; i < DEPARTED_MAX; i++)
-        run->membership.departed[i].awaited = false;
     for (size_t i = 0; i < run->n_nodes; i++)
         run->nodes[i]->returned = false;
 }

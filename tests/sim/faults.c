@@ -199,7 +199,10 @@ static void stop_server(struct sim *sim, const struct fault *fault, bool crash)
     if (sim->core == NULL || sim->host->server_stopped)
         return;
     int64_t length_ms = fault->length_ms < 8000 ? fault->length_ms : 8000;
-    if (crash) {
+    if (crash && sim->host->has_journal && rng_chance(&sim->host->nonces, 500)) {
+        sim->host->crash_is_armed = true;
+        sim->host->crash_before_persist = rng_chance(&sim->host->nonces, 300);
+    } else if (crash) {
         server_crash(sim);
         later(sim, length_ms, EV_SERVER_START, -1, 0);
     } else {

@@ -1,12 +1,17 @@
-/* dpt_sim [--seed N] [--seeds FIRST COUNT] [--big] [--verbose]
- * Runs seeds; the exit code is the verdict, a failing seed is named with the line to replay it. */
+/* dpt_sim [--seed N] [--seeds FIRST COUNT] [--big] [--journal | --no-journal] [--each-record]
+ *         [--crash-at RECORD [--lost]] [--verbose]
+ * Runs seeds; the exit code is the verdict, a failing seed is named with the line to replay it.
+ * In half of the seeds the server has a journal (--journal: in all).
+ * --crash-at: the server crashes in the step of this record, after it is durable and before a message
+ * leaves (--lost: before it is durable). --each-record: each seed is run once for each of its
+ * records, with a crash there. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* A rank that hangs in its last save is given busy_ms (300 s at 5 s). */
-enum { SETTLE_MS = 500 * 1000 };
+enum { SETTLE_MS = 500 * 1000, EACH_RECORD_MAX = 400 };
 
 /* Faults are over: lasting ones (a bad pair, a slow machine) are repaired, too. Returns the time
  * that the steps may take. */
@@ -34,16 +39,49 @@ static void count_had(const struct sim *sim, struct had *had)
                               each->faults[i].at_ms <= sim->now_ms;
 }
 
-static bool run_seed(uint64_t seed, bool big, bool verbose, struct sim *ret_totals,
-                     struct had *ret_had)
+struct how {
+    bool big, verbose, each_record, crash_before_persist;
+    enum { JOURNAL_DRAWN, JOURNAL_ALWAYS, JOURNAL_NEVER } journal;
+    uint64_t crash_at_record;
+};
+
+static bool draws_journal(uint64_t seed, const struct how *how)
+{
+    struct rng rng = {seed ^ 0x6a6f75726e616cu}; /* its own: moves no other draw */
+    return how->journal == JOURNAL_ALWAYS ||
+           (how->journal == JOURNAL_DRAWN && rng_chance(&rng, 500));
+}
+
+static void print_failed(uint64_t seed, const struct how *how, const struct sim *sim)
+{
+    char crash[64] = "";
+    if (how->crash_at_record > 0)
+        (void)snprintf(crash, sizeof crash, " --crash-at %llu%s",
+                       (unsigned long long)how->crash_at_record,
+                       how->crash_before_persist ? " --lost" : "");
+    const char *journal = how->journal == JOURNAL_ALWAYS  ? " --journal"
+                          : how->journal == JOURNAL_NEVER ? " --no-journal"
+                                                          : "";
+    printf("seed %llu%s FAILED %s\n  replay: dpt_sim%s%s --seed %llu%s --verbose\n",
+           (unsigned long long)seed, how->big ? " (big)" : "", sim->failure, journal, crash,
+           (unsigned long long)seed, how->big ? " --big" : "");
+}
+
+/* *ret_records: the number of records that the servers have made. */
+static bool run_seed(uint64_t seed, const struct how *how, struct sim *ret_totals,
+                     struct had *ret_had, uint64_t *ret_records)
 {
     struct rng rng = {seed};
     struct profile profile, beside;
+    const bool big = how->big;
     if (big)
         profile_big(&rng, &profile);
     else
         profile_random(&rng, &profile);
-    struct sim *sim = sim_create(seed, &profile, verbose, NULL);
+    profile.has_journal = draws_journal(seed, how);
+    profile.crash_at_record = how->crash_at_record;
+    profile.crash_before_persist = how->crash_before_persist;
+    struct sim *sim = sim_create(seed, &profile, how->verbose, NULL);
     if (!big && seed % 4 == 0) {
         profile_beside(&rng, &profile, &beside);
         sim_add(sim, ~seed, &beside);
@@ -60,9 +98,10 @@ static bool run_seed(uint64_t seed, bool big, bool verbose, struct sim *ret_tota
         check_end(each);
     bool good = sim->failure[0] == '\0';
     if (!good)
-        printf("seed %llu%s FAILED %s\n  replay: dpt_sim --seed %llu%s --verbose\n",
-               (unsigned long long)seed, big ? " (big)" : "", sim->failure,
-               (unsigned long long)seed, big ? " --big" : "");
+        print_failed(seed, how, sim);
+    *ret_records = sim->records;
+    ret_totals->records += sim->records;
+    ret_totals->crashes_at_records += sim->crashes_at_records;
     ret_totals->events += sim->events;
     ret_totals->formations += sim->formations;
     ret_totals->applied += sim->applied;
@@ -89,15 +128,46 @@ static bool run_seed(uint64_t seed, bool big, bool verbose, struct sim *ret_tota
     return good;
 }
 
+static uint64_t run_one(uint64_t seed, const struct how *how, struct sim *totals, struct had *had)
+{
+    uint64_t records;
+    return !run_seed(seed, how, totals, had, &records);
+}
+
+/* Runs the seed with a crash at each of its records: the records of the step are durable, or at every
+ * third one they are lost. Returns the number of failures. */
+static uint64_t run_each_record(uint64_t seed, struct sim *totals, struct had *had)
+{
+    struct how how = {.journal = JOURNAL_ALWAYS};
+    uint64_t records = 1, failed = 0;
+    for (uint64_t at = 1; at <= records && at <= EACH_RECORD_MAX; at++) {
+        how.crash_at_record = at;
+        how.crash_before_persist = at % 3 == 0;
+        failed += !run_seed(seed, &how, totals, had, &records);
+    }
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
     uint64_t first = 1, count = 200;
-    bool big = false, verbose = false;
+    struct how how = {0};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--big") == 0) {
-            big = true;
+            how.big = true;
         } else if (strcmp(argv[i], "--verbose") == 0) {
-            verbose = true;
+            how.verbose = true;
+        } else if (strcmp(argv[i], "--journal") == 0) {
+            how.journal = JOURNAL_ALWAYS;
+        } else if (strcmp(argv[i], "--no-journal") == 0) {
+            how.journal = JOURNAL_NEVER;
+        } else if (strcmp(argv[i], "--each-record") == 0) {
+            how.each_record = true;
+        } else if (strcmp(argv[i], "--lost") == 0) {
+            how.crash_before_persist = true;
+        } else if (strcmp(argv[i], "--crash-at") == 0 && i + 1 < argc) {
+            how.crash_at_record = strtoull(argv[++i], NULL, 10);
+            how.journal = JOURNAL_ALWAYS;
         } else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
             first = strtoull(argv[++i], NULL, 10);
             count = 1;
@@ -106,7 +176,8 @@ int main(int argc, char **argv)
             count = strtoull(argv[++i], NULL, 10);
         } else {
             fprintf(stderr,
-                    "usage: dpt_sim [--seed N | --seeds FIRST COUNT] [--big] [--verbose]\n");
+                    "usage: dpt_sim [--seed N | --seeds FIRST COUNT] [--big] [--journal | "
+                    "--no-journal] [--each-record | --crash-at RECORD [--lost]] [--verbose]\n");
             return 2;
         }
     }
@@ -115,14 +186,16 @@ int main(int argc, char **argv)
     DPT_ASSERT(totals != NULL);
     uint64_t failed = 0;
     for (uint64_t seed = first; seed < first + count; seed++)
-        failed += !run_seed(seed, big, verbose, totals, &had);
+        failed += how.each_record ? run_each_record(seed, totals, &had)
+                                  : run_one(seed, &how, totals, &had);
     printf(
         "%llu seeds, %llu failed: %llu events, %llu generations, %llu steps applied, %llu healed, "
         "%llu outcomes handed over, %llu loaded, %llu saved, %llu writes fenced, %llu expulsions, "
         "%llu parts moved, %llu of these dropped, %llu shadows rebuilt beside the steps, %llu "
         "handed over by who left, %llu farewells, %llu strangers refused, %llu outages, %llu "
         "rescues, %llu left unsaved, %llu lines logged, %llu steps at which lines waited, %llu "
-        "writers who met lines of another world, %llu second runs, %llu overloads\n",
+        "writers who met lines of another world, %llu second runs, %llu overloads, %llu records, "
+        "%llu crashes at a record\n",
         (unsigned long long)count, (unsigned long long)failed, (unsigned long long)totals->events,
         (unsigned long long)totals->formations, (unsigned long long)totals->applied,
         (unsigned long long)totals->healed, (unsigned long long)totals->handed,
@@ -134,7 +207,8 @@ int main(int argc, char **argv)
         (unsigned long long)totals->outages, (unsigned long long)totals->rescued,
         (unsigned long long)totals->unsaved, (unsigned long long)totals->lines,
         (unsigned long long)totals->held_lines, (unsigned long long)totals->foreign_logs,
-        (unsigned long long)had.second_runs, (unsigned long long)had.overloads);
+        (unsigned long long)had.second_runs, (unsigned long long)had.overloads,
+        (unsigned long long)totals->records, (unsigned long long)totals->crashes_at_records);
     free(totals);
     return failed == 0 ? 0 : 1;
 }

@@ -133,6 +133,10 @@ void server_start(struct sim *sim)
     if (dpt_rdzv_create(&options, &sim->core, &err) != DPT_OK)
         sim_fail(sim, "%s", err.text);
     sim->watch = watch_create(false); /* a message is decoded where it arrives */
+    if (sim->has_journal && sim->disk != NULL)
+        disk_restore(sim);
+    else
+        disk_wipe(sim);
     sim->server_tick_ms = sim->now_ms + 1;
     sim->server_stopped = false;
     sim->overload_until_ms = 0;
@@ -230,18 +234,22 @@ static void trace_sent_state(struct sim *sim, const struct dpt_rdzv_send *send)
     net_to_agent(sim->host, send->conn, message);
 }
 
-static void carry_out(struct sim *sim, const struct dpt_rdzv_output *output)
+static void note_records(struct sim *sim, const struct dpt_rdzv_output *output)
 {
-    for (size_t i = 0; i < output->n_logs; i++) {
-        sim_say(by_run(sim, output->logs[i].run), "server: %s", output->logs[i].text);
-        check_log(by_run(sim, output->logs[i].run), output->logs[i].text);
-    }
     for (size_t i = 0; i < output->n_records; i++) {
         const struct dpt_rdzv_record *record = &output->records[i];
         struct sim *of = by_run(sim, record->run);
         of->run_life += record->kind == DPT_RDZV_RECORD_RUN;
         if (record->kind == DPT_RDZV_RECORD_END && !of->failed)
             check_failed(of, record->text);
+    }
+}
+
+static void carry_out(struct sim *sim, const struct dpt_rdzv_output *output)
+{
+    for (size_t i = 0; i < output->n_logs; i++) {
+        sim_say(by_run(sim, output->logs[i].run), "server: %s", output->logs[i].text);
+        check_log(by_run(sim, output->logs[i].run), output->logs[i].text);
     }
     for (size_t i = 0; i < output->n_sends; i++)
         trace_sent_state(by_run(sim, output->sends[i].message->stamp->run), &output->sends[i]);
@@ -254,8 +262,11 @@ static void carry_out(struct sim *sim, const struct dpt_rdzv_output *output)
                                  .life = sim->server_life});
 }
 
+/* Without effect after a crash in an earlier step of the same event. */
 static void step_server(struct sim *sim, struct dpt_rdzv_event event)
 {
+    if (sim->core == NULL)
+        return;
     event.now_ms = sim->now_ms;
     const uint64_t random[2] = {rng_next(&sim->nonces), rng_next(&sim->nonces)};
     memcpy(event.random, random, sizeof event.random);
@@ -268,6 +279,13 @@ static void step_server(struct sim *sim, struct dpt_rdzv_event event)
     const char *broken = watch_step(sim->watch, sim->core, &event, &output);
     if (broken != NULL)
         sim_fail(sim, "server: %s", broken);
+    const enum disk_crash crash = disk_take(sim, &output);
+    if (crash != DISK_CRASH_LOST)
+        note_records(sim, &output);
+    if (crash != DISK_NO_CRASH) {
+        disk_crash(sim);
+        return;
+    }
     carry_out(sim, &output);
     for (struct sim *each = sim; each != NULL; each = each->beside)
         check_after_server(each);
@@ -338,7 +356,7 @@ void server_meet_stranger(struct sim *sim, int machine)
     if (sim->core == NULL || host->server_stopped || host->overload_until_ms != 0)
         return;
     step_server(host, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK}); /* due work is done */
-    if (!has_place(sim, m))
+    if (sim->core == NULL || !has_place(sim, m))
         return;
     uint8_t secret[DPT_PROTO_SECRET_BYTES] = {2};
     Dpt__Stamp stamp = DPT__STAMP__INIT;
@@ -364,6 +382,8 @@ void server_meet_stranger(struct sim *sim, int machine)
     take_message(host, &event);
     view_line(sim, after);
     free(event.data);
+    if (sim->core == NULL)
+        return;
     sim->strangers++;
     if (strcmp(before, after) != 0 || !has_place(sim, m))
         sim_fail(sim, "a stranger that calls itself %s made of %s: %s", m->id, before, after);
@@ -408,6 +428,8 @@ static void read_round(struct sim *sim)
         read_one(sim);
     step_server(sim, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK,
                                              .backlog = sim->n_server_deferred > 0});
+    if (sim->core == NULL)
+        return;
     if (sim->now_ms >= sim->overload_until_ms) {
         server_undefer(sim);
         return;

@@ -95,6 +95,9 @@ static void add_machines(struct sim *sim)
 struct sim *sim_create(uint64_t seed, const struct profile *profile, bool verbose, FILE *trace)
 {
     struct sim *sim = create(seed, profile, verbose, trace);
+    sim->has_journal = profile->has_journal;
+    sim->crash_at_record = profile->crash_at_record;
+    sim->crash_before_persist = profile->crash_before_persist;
     add_machines(sim);
     server_start(sim);
     faults_plan(sim);
@@ -128,6 +131,7 @@ void sim_destroy(struct sim **sim_at)
     if (sim->host == sim)
         dpt_rdzv_destroy(&sim->core);
     watch_destroy(&sim->watch);
+    disk_destroy(&sim->disk);
     free_deferred(sim->server_deferred, sim->n_server_deferred);
     for (int i = 0; i < MACHINES_MAX; i++) {
         dpt_agent_destroy(&sim->machines[i].agent);

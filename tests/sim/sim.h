@@ -253,6 +253,8 @@ struct profile {
     int64_t outage_ms; /* length of the one outage of the server, in which faults occur; 0: none */
     int64_t wait_ms, first_step_ms, drain_ms; /* config keys; 0: the default */
     int bad_pair_a, bad_pair_b;               /* machines that cannot reach each other; -1: none */
+    bool has_journal, crash_before_persist;   /* see struct sim */
+    uint64_t crash_at_record;
 };
 
 struct fault {
@@ -266,6 +268,7 @@ struct fault {
 /* One run and its machines. Two runs may share one server: the first is then the other's host and
  * owns the queue and the server. Their other common values (time, the server's state) are equal in
  * both structs. */
+struct disk;
 struct sim {
     uint64_t seed;
     const char *run;
@@ -283,6 +286,13 @@ struct sim {
     bool server_hit;             /* the server was down, stopped, cut off or overloaded */
     struct dpt_rdzv *core;       /* NULL: down */
     struct watch *watch;         /* checks each step of the core */
+    struct disk *disk;           /* records of all servers, or without has_journal of this one */
+    bool has_journal;            /* a later server gets them back */
+    uint64_t records;            /* that all servers have made */
+    uint64_t crash_at_record;    /* the server crashes in the step of this record; 0: none */
+    bool crash_is_armed;         /* ... in the next step that has a record */
+    bool crash_before_persist;   /* the records of that step are lost, too */
+    uint64_t crashes_at_records;
     uint64_t server_life, epoch;
     uint64_t run_life; /* grows whenever a server creates the run */
     bool server_stopped;
@@ -348,6 +358,21 @@ void defer(struct event **list, size_t *n, size_t *max, const struct event *even
 
 /* The newest step that a restart finds on disk. */
 int64_t sim_saved_step(const struct sim *sim);
+
+/* journal.c: the server's journal */
+void disk_wipe(struct sim *sim); /* an empty journal */
+void disk_destroy(struct disk **disk);
+/* Gives the records to the new core and its watch. */
+void disk_restore(struct sim *sim);
+/* Makes the records of a step durable. Returns whether the server crashes before its messages leave. */
+enum disk_crash {
+    DISK_NO_CRASH,
+    DISK_CRASH_KEPT, /* the records are durable */
+    DISK_CRASH_LOST  /* they are not */
+};
+enum disk_crash disk_take(struct sim *sim, const struct dpt_rdzv_output *output);
+/* The server crashes, and starts again after up to 8 s. */
+void disk_crash(struct sim *sim);
 
 /* server.c: the server and the network between it and the agents */
 void server_start(struct sim *sim);

@@ -14,6 +14,8 @@ struct scenario {
     int64_t late_ms;
     int n_faults;
     struct fault faults[4];
+    bool has_journal;
+    uint64_t crash_at_record;
 };
 
 static const struct scenario scenarios[] = {
@@ -62,6 +64,21 @@ static const struct scenario scenarios[] = {
      .min_nodes = 2,
      .n_faults = 1,
      .faults = {{.at_ms = 2000, .kind = FAULT_CRASH_SERVER, .length_ms = 700}}},
+    /* The same with a journal: a server that is away for 700 ms. */
+    {.name = "journal-restart",
+     .machines = 3,
+     .min_nodes = 2,
+     .n_faults = 1,
+     .faults = {{.at_ms = 2000, .kind = FAULT_OUTAGE, .length_ms = 700}},
+     .has_journal = true},
+    /* The server crashes when the plan without the lost node is durable and no node has it. */
+    {.name = "journal-formation",
+     .machines = 3,
+     .min_nodes = 2,
+     .n_faults = 1,
+     .faults = {{.at_ms = 3000, .kind = FAULT_KILL_AGENT, .machine = 1, .length_ms = NEVER_MS}},
+     .has_journal = true,
+     .crash_at_record = 13},
 };
 
 static const struct scenario *find_scenario(const char *name)
@@ -93,6 +110,8 @@ static bool play_scenario(const struct scenario *scenario, FILE *out)
         .late_ms = scenario->late_ms,
         .bad_pair_a = -1,
         .bad_pair_b = -1,
+        .has_journal = scenario->has_journal,
+        .crash_at_record = scenario->crash_at_record,
     };
     struct sim *sim = sim_create(1, &profile, false, out);
     for (int i = 0; i < scenario->n_faults; i++) {

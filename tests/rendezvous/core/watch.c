@@ -217,12 +217,15 @@ static void check_record(struct watch *watch, const struct dpt_rdzv_record *reco
 {
     struct seen_run *run = find_run(watch, record->run);
     unsigned long long generation = record->generation;
+    if (record->kind == DPT_RDZV_RECORD_START)
+        return;
     if ((run == NULL) != (record->kind == DPT_RDZV_RECORD_RUN)) {
         watch_broken(watch, "record %d of run %s, which is %s", (int)record->kind, record->run,
                      run == NULL ? "unknown" : "known");
         return;
     }
-    if (run != NULL && run->ended && record->kind != DPT_RDZV_RECORD_FORGET)
+    if (run != NULL && run->ended && record->kind != DPT_RDZV_RECORD_FORGET &&
+        record->kind != DPT_RDZV_RECORD_REMOVED && record->kind != DPT_RDZV_RECORD_SAVED)
         watch_broken(watch, "record %d of run %s after its end", (int)record->kind, record->run);
     switch (record->kind) {
     case DPT_RDZV_RECORD_RUN:
@@ -242,6 +245,15 @@ static void check_record(struct watch *watch, const struct dpt_rdzv_record *reco
         run->planned = record->generation;
         run->grant_step = -1;
         break;
+    case DPT_RDZV_RECORD_ADOPTED:
+        if (record->generation < run->generation)
+            watch_broken(watch, "generation %llu is adopted after %llu", generation,
+                         (unsigned long long)run->generation);
+        if (record->generation > run->planned)
+            run->grant_step = -1;
+        run->generation = run->planned = record->generation;
+        find_name(watch, record->run)->generation = record->generation;
+        break;
     case DPT_RDZV_RECORD_GRANT:
         if (record->generation < run->planned || record->step <= run->grant_step)
             watch_broken(watch, "step %lld is granted to generation %llu after step %lld",
@@ -257,6 +269,24 @@ static void check_record(struct watch *watch, const struct dpt_rdzv_record *reco
         break;
     default:
         break;
+    }
+}
+
+void watch_restore(struct watch *watch, const struct dpt_rdzv_record *record)
+{
+    struct seen_run *run = find_run(watch, record->run);
+    switch (record->kind) {
+    case DPT_RDZV_RECORD_FORGET:
+        if (run != NULL)
+            drop_run(watch, run);
+        find_name(watch, record->run)->generation = record->generation;
+        break;
+    case DPT_RDZV_RECORD_END:
+        run->ended = true; /* its members were another watch's */
+        run->view.phase = record->text[0] != '\0' ? DPT_RDZV_FAILED : DPT_RDZV_DONE;
+        break;
+    default:
+        check_record(watch, record);
     }
 }
 

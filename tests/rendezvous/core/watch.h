@@ -12,6 +12,8 @@
  * - The server says DONE only after every member of the newest plan has said FINISHED in it.
  * Nothing follows the end of a run.
  * - A repeated message, or one of an earlier incarnation, changes nothing.
+ * - A later server of the same journal uses no number again, grants no checkpoint twice, and says
+ * nothing more about a run that has ended.
  * - No node is lost if the server has received nothing at all for longer than the run's gap. */
 #ifndef DPT_TESTS_RENDEZVOUS_CORE_WATCH_H
 #define DPT_TESTS_RENDEZVOUS_CORE_WATCH_H
@@ -24,6 +26,9 @@ struct watch;
  * because the caller does not. */
 struct watch *watch_create(bool decodes);
 void watch_destroy(struct watch **watch);
+/* A record of an earlier server that its successor has got back. To be called for all of them, before
+ * the first step. */
+void watch_restore(struct watch *watch, const struct dpt_rdzv_record *record);
 
 /* Call it after each step. Returns NULL, or the broken promise as text, valid until the next
  * call. */

@@ -1,0 +1,317 @@
+/* The durable state, which records change. */
+#include "rendezvous/core/apply.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEPT_NODES_MIN = 8 };
+
+static enum dpt_status contradict(struct dpt_err *err, const struct dpt_rdzv_record *record,
+                                  const char *why)
+{
+    return dpt_fail(err, DPT_ECORRUPT, "record %d of run '%s', generation %llu, step %lld: %s",
+                    (int)record->kind, record->run, (unsigned long long)record->generation,
+                    (long long)record->step, why);
+}
+
+/* ---- nodes ---- */
+
+static enum dpt_status apply_joined(struct run *run, const struct dpt_rdzv_record *record,
+                                    struct dpt_err *err)
+{
+    struct kept *kept = &run->kept;
+    if (record->node[0] == '\0' || dpt_rdzv_find_kept(run, record->node) != NULL)
+        return contradict(err, record, "the node is there already");
+    if (kept->n_nodes == kept->nodes_max) {
+        const size_t max = kept->nodes_max == 0 ? KEPT_NODES_MIN : 2 * kept->nodes_max;
+        struct kept_node *bigger = realloc(kept->nodes, max * sizeof *bigger);
+        if (bigger == NULL)
+            return dpt_fail_nomem(err, "members of run '%s'", run->name);
+        kept->nodes = bigger;
+        kept->nodes_max = max;
+    }
+    struct kept_node *node = &kept->nodes[kept->n_nodes++];
+    *node = (struct kept_node){.id_hash = dpt_rdzv_id_hash(record->node),
+                               .incarnation = record->incarnation};
+    (void)snprintf(node->id, sizeof node->id, "%s", record->node);
+    memcpy(node->secret, record->secret, sizeof node->secret);
+    struct departed *departed =
+        dpt_rdzv_departed_as(run, node->id_hash, node->incarnation, node->secret);
+    if (departed != NULL)
+        *departed = (struct departed){0};
+    return DPT_OK;
+}
+
+static enum dpt_status apply_removed(struct run *run, const struct dpt_rdzv_record *record,
+                                     struct dpt_err *err)
+{
+    struct kept *kept = &run->kept;
+    struct membership *membership = &run->membership;
+    const struct kept_node *node = dpt_rdzv_find_kept(run, record->node);
+    if (node == NULL || node->incarnation != record->incarnation)
+        return contradict(err, record, "the removed node is not there");
+    struct departed *departed = &membership->departed[membership->n_departed++ % DEPARTED_MAX];
+    *departed = (struct departed){.id_hash = node->id_hash,
+                                  .incarnation = node->incarnation,
+                                  .released = (record->flags & DPT_RDZV_FLAG_RELEASED) != 0,
+                                  .last_holder = (record->flags & DPT_RDZV_FLAG_LAST_HOLDER) != 0,
+                                  .n_nodes = record->count,
+                                  .cut_off = (record->flags & DPT_RDZV_FLAG_CUT_OFF) != 0,
+                                  .awaited = (record->flags & DPT_RDZV_FLAG_AWAITED) != 0,
+                                  .counter_seen = record->number};
+    memcpy(departed->secret, node->secret, sizeof departed->secret);
+    const size_t at = (size_t)(node - kept->nodes);
+    memmove(&kept->nodes[at], &kept->nodes[at + 1],
+            (kept->n_nodes - at - 1) * sizeof kept->nodes[0]);
+    kept->n_nodes--;
+    return DPT_OK;
+}
+
+/* ---- generations ---- */
+
+static bool cause_of(const char *name, enum cause_kind *ret)
+{
+    for (int kind = 0; kind < CAUSE_COUNT; kind++)
+        if (strcmp(name, dpt_rdzv_cause_name((enum cause_kind)kind)) == 0) {
+            *ret = (enum cause_kind)kind;
+            return true;
+        }
+    return false;
+}
+
+static enum dpt_status apply_generation(struct run *run, const struct dpt_rdzv_record *record,
+                                        struct dpt_err *err)
+{
+    enum cause_kind kind;
+    if (record->generation <= run->generation)
+        return contradict(err, record, "a generation's number is used again");
+    if (!cause_of(record->cause, &kind))
+        return contradict(err, record, "its cause is unknown");
+    run->generation = record->generation;
+    run->kept.cause = dpt_rdzv_cause(kind, record->detect_ms, "%s", record->text);
+    return DPT_OK;
+}
+
+/* The kept node of member `i`; NULL: it is not there. Members and nodes are in the order of joining,
+ * unless nodes came back after a restart, so the search begins behind the member before: *at. */
+static struct kept_node *kept_of_member(struct kept *kept, const struct dpt_rdzv_member *member,
+                                        size_t *at)
+{
+    const uint64_t hash = dpt_rdzv_id_hash(member->node);
+    for (size_t i = 0; i < kept->n_nodes; i++) {
+        struct kept_node *node = &kept->nodes[(*at + i) % kept->n_nodes];
+        if (node->id_hash != hash || node->incarnation != member->incarnation)
+            continue;
+        *at += i + 1;
+        return node;
+    }
+    return NULL;
+}
+
+static enum dpt_status put_plan(struct run *run, const struct dpt_rdzv_record *record,
+                                struct dpt_err *err)
+{
+    struct kept *kept = &run->kept;
+    size_t at = 0;
+    for (size_t i = 0; i < record->n_members; i++)
+        if (kept_of_member(kept, &record->members[i], &at) == NULL)
+            return contradict(err, record, "a member of the plan is not there");
+    at = 0;
+    for (size_t i = 0; i < record->n_members; i++)
+        kept_of_member(kept, &record->members[i], &at)->placed_generation = record->generation;
+    kept->planned = record->generation;
+    (void)snprintf(kept->plan_digest, sizeof kept->plan_digest, "%s", record->digest);
+    return DPT_OK;
+}
+
+static enum dpt_status apply_plan(struct run *run, const struct dpt_rdzv_record *record,
+                                  struct dpt_err *err)
+{
+    if (record->generation != run->generation || record->generation <= run->kept.planned)
+        return contradict(err, record, "it is not the plan of the newest generation");
+    return put_plan(run, record, err);
+}
+
+/* Nodes outside of a generation that runs cannot return with the newest state. */
+static void note_ran(struct run *run, uint64_t generation)
+{
+    run->kept.ran = generation;
+    for (size_t i = 0; i < DEPARTED_MAX; i++)
+        run->membership.departed[i].awaited = false;
+}
+
+static enum dpt_status apply_runs(struct run *run, const struct dpt_rdzv_record *record,
+                                  struct dpt_err *err)
+{
+    if (record->generation != run->kept.planned || record->generation <= run->kept.ran)
+        return contradict(err, record, "the generation that runs has no plan");
+    note_ran(run, record->generation);
+    return DPT_OK;
+}
+
+static enum dpt_status apply_adopted(struct run *run, const struct dpt_rdzv_record *record,
+                                     struct dpt_err *err)
+{
+    if (record->generation < run->generation || record->generation == 0)
+        return contradict(err, record, "a newer generation than the adopted one was formed");
+    DPT_TRY(put_plan(run, record, err));
+    run->generation = record->generation;
+    note_ran(run, record->generation);
+    return DPT_OK;
+}
+
+/* ---- checkpoints, restarts, the end ---- */
+
+static enum dpt_status apply_grant(struct run *run, const struct dpt_rdzv_record *record,
+                                   struct dpt_err *err)
+{
+    struct kept *kept = &run->kept;
+    if (record->generation != kept->planned ||
+        (record->generation == kept->granted_generation && record->step <= kept->granted_step))
+        return contradict(err, record, "a checkpoint is granted twice, or to an old generation");
+    kept->granted_generation = record->generation;
+    kept->granted_step = record->step;
+    return DPT_OK;
+}
+
+static enum dpt_status apply_saved(struct run *run, const struct dpt_rdzv_record *record,
+                                   struct dpt_err *err)
+{
+    if (record->step <= run->progress.saved_step)
+        return contradict(err, record, "a newer checkpoint is known");
+    run->progress.saved_step = record->step;
+    return DPT_OK;
+}
+
+static enum dpt_status apply_crash(struct run *run, const struct dpt_rdzv_record *record,
+                                   struct dpt_err *err)
+{
+    if (record->count < run->budget.used)
+        return contradict(err, record, "a crash gives restarts back");
+    run->budget.used = record->count;
+    if (record->generation != 0)
+        run->budget.incident_generation = record->generation;
+    return DPT_OK;
+}
+
+static enum dpt_status apply_refill(struct run *run, const struct dpt_rdzv_record *record,
+                                    struct dpt_err *err)
+{
+    if (record->count >= run->budget.used)
+        return contradict(err, record, "no restart is given back");
+    run->budget.used = record->count;
+    return DPT_OK;
+}
+
+static enum dpt_status apply_error(struct run *run, const struct dpt_rdzv_record *record,
+                                   struct dpt_err *err)
+{
+    (void)err;
+    (void)snprintf(run->budget.first_error, sizeof run->budget.first_error, "%s", record->text);
+    return DPT_OK;
+}
+
+static enum dpt_status apply_end(struct run *run, const struct dpt_rdzv_record *record,
+                                 struct dpt_err *err)
+{
+    (void)err;
+    run->kept.ended = true;
+    run->kept.failed = record->text[0] != '\0';
+    (void)snprintf(run->end_text, sizeof run->end_text, "%s", record->text);
+    return DPT_OK;
+}
+
+/* ---- the server ---- */
+
+static enum dpt_status apply_run(struct dpt_rdzv *core, const struct dpt_rdzv_record *record,
+                                 struct dpt_err *err)
+{
+    if (core->n_runs == DPT_RDZV_RUNS_MAX || record->run[0] == '\0' || record->spec == NULL)
+        return contradict(err, record, "there are too many runs, or it has no config");
+    return dpt_rdzv_run_add(core, record)
+               ? DPT_OK
+               : dpt_fail_nomem(err, "run '%s' of the rendezvous server", record->run);
+}
+
+/* All of an ended run that counts later is in this one record, so a journal need not give the others
+ * back. */
+static void apply_forget(struct dpt_rdzv *core, const struct dpt_rdzv_record *record)
+{
+    for (size_t i = core->n_runs; i-- > 0;)
+        if (strcmp(core->runs[i]->name, record->run) == 0)
+            dpt_rdzv_run_drop(core, i);
+    struct forgotten_run *earlier = dpt_rdzv_find_forgotten(core, record->run);
+    struct forgotten_run *entry = &core->forgotten[core->n_forgotten++ % FORGOTTEN_MAX];
+    if (earlier != NULL)
+        *earlier = (struct forgotten_run){0}; /* this run began above its generations */
+    core->generation_floor = dpt_rdzv_newer(core->generation_floor, entry->generation);
+    *entry = (struct forgotten_run){.name_hash = dpt_rdzv_id_hash(record->run),
+                                    .generation = record->generation,
+                                    .run_generation = record->number,
+                                    .ended = (record->flags & DPT_RDZV_FLAG_ENDED) != 0,
+                                    .failed = (record->flags & DPT_RDZV_FLAG_FAILED) != 0};
+}
+
+typedef enum dpt_status apply_fn(struct run *, const struct dpt_rdzv_record *, struct dpt_err *);
+
+static apply_fn *const apply_to_run[DPT_RDZV_RECORD_COUNT] = {
+    [DPT_RDZV_RECORD_JOINED] = apply_joined,         [DPT_RDZV_RECORD_REMOVED] = apply_removed,
+    [DPT_RDZV_RECORD_GENERATION] = apply_generation, [DPT_RDZV_RECORD_PLAN] = apply_plan,
+    [DPT_RDZV_RECORD_RUNS] = apply_runs,             [DPT_RDZV_RECORD_ADOPTED] = apply_adopted,
+    [DPT_RDZV_RECORD_GRANT] = apply_grant,           [DPT_RDZV_RECORD_SAVED] = apply_saved,
+    [DPT_RDZV_RECORD_CRASH] = apply_crash,           [DPT_RDZV_RECORD_REFILL] = apply_refill,
+    [DPT_RDZV_RECORD_ERROR] = apply_error,           [DPT_RDZV_RECORD_END] = apply_end};
+
+enum dpt_status dpt_rdzv_apply(struct dpt_rdzv *core, const struct dpt_rdzv_record *record,
+                               struct dpt_err *err)
+{
+    struct run *run = dpt_rdzv_find_run(core, record->run);
+    const bool is_new = record->kind == DPT_RDZV_RECORD_RUN;
+    if (record->kind == DPT_RDZV_RECORD_START) {
+        core->epochs[core->n_epochs++ % EPOCHS_MAX] = record->number;
+        return DPT_OK;
+    }
+    if (record->kind == DPT_RDZV_RECORD_FORGET) {
+        apply_forget(core, record);
+        return DPT_OK;
+    }
+    if ((run == NULL) != is_new)
+        return contradict(err, record, is_new ? "the run is known already" : "no such run is known");
+    if (is_new)
+        return apply_run(core, record, err);
+    if (run->kept.ended && record->kind != DPT_RDZV_RECORD_REMOVED &&
+        record->kind != DPT_RDZV_RECORD_SAVED)
+        return contradict(err, record, "the run has ended");
+    if ((unsigned)record->kind >= DPT_RDZV_RECORD_COUNT || apply_to_run[record->kind] == NULL)
+        return contradict(err, record, "its kind is unknown");
+    return apply_to_run[record->kind](run, record, err);
+}
+
+enum dpt_status dpt_rdzv_restore(struct dpt_rdzv *core, const struct dpt_rdzv_record *record,
+                                 struct dpt_err *err)
+{
+    DPT_ASSERT(!core->started);
+    return dpt_rdzv_apply(core, record, err);
+}
+
+void dpt_rdzv_decide(struct dpt_rdzv *core, struct dpt_rdzv_record record)
+{
+    struct dpt_err err;
+    record.at_ms = core->now_ms;
+    struct dpt_rdzv_record *kept = dpt_outbox_record(&core->out, &record);
+    if (kept == NULL)
+        return; /* no memory: the step fails */
+    const enum dpt_status status = dpt_rdzv_apply(core, kept, &err);
+    DPT_ASSERT(status == DPT_OK || status == DPT_ENOMEM);
+    if (status == DPT_ENOMEM)
+        core->out.no_memory = true;
+    else if (kept->kind == DPT_RDZV_RECORD_RUN) /* the message's spec may be freed sooner */
+        kept->spec = &dpt_rdzv_find_run(core, kept->run)->spec;
+}
+
+void dpt_rdzv_record(const struct run *run, struct dpt_rdzv_record record)
+{
+    record.run = run->name;
+    dpt_rdzv_decide(run->core, record);
+}

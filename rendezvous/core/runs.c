@@ -1,0 +1,131 @@
+/* Runs and nodes: found by name, made of a record, freed. */
+#include "rendezvous/core/run_state.h"
+
+#include "base/hash.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t dpt_rdzv_id_hash(const char *id)
+{
+    return dpt_hash128(id, strlen(id)).lo;
+}
+
+void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES])
+{
+    memset(ret, 0, DPT_PROTO_SECRET_BYTES);
+    if (message->secret.len > 0) /* check.c has checked the length */
+        memcpy(ret, message->secret.data, DPT_PROTO_SECRET_BYTES);
+}
+
+/* ---- search ---- */
+
+struct run *dpt_rdzv_find_run(const struct dpt_rdzv *core, const char *name)
+{
+    for (size_t i = 0; i < core->n_runs; i++)
+        if (strcmp(core->runs[i]->name, name) == 0)
+            return core->runs[i];
+    return NULL;
+}
+
+struct node *dpt_rdzv_find_node(const struct run *run, const char *id)
+{
+    const uint64_t hash = dpt_rdzv_id_hash(id);
+    for (size_t i = 0; i < run->n_nodes; i++)
+        if (run->nodes[i]->id_hash == hash)
+            return run->nodes[i];
+    return NULL;
+}
+
+struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char *name)
+{
+    const uint64_t hash = dpt_rdzv_id_hash(name);
+    for (size_t i = 0; i < FORGOTTEN_MAX; i++)
+        if (core->forgotten[i].name_hash == hash)
+            return &core->forgotten[i];
+    return NULL;
+}
+
+/* ---- runs ---- */
+
+/* Copies the spec. The run owns the copied strings. False: no memory. */
+static bool copy_run_spec(struct run *run, const Dpt__RunSpec *spec)
+{
+    run->spec = *spec;
+    /* Fields of a newer version are not copied: their memory belongs to the message. */
+    run->spec.base.n_unknown_fields = 0;
+    run->spec.base.unknown_fields = NULL;
+    run->spec.config_digest = strdup(spec->config_digest);
+    run->spec.config_yaml = strdup(spec->config_yaml);
+    run->spec.user = strdup(spec->user);
+    return run->spec.config_digest != NULL && run->spec.config_yaml != NULL &&
+           run->spec.user != NULL;
+}
+
+bool dpt_rdzv_run_add(struct dpt_rdzv *core, const struct dpt_rdzv_record *record)
+{
+    struct run *run = calloc(1, sizeof *run);
+    if (run == NULL || !copy_run_spec(run, record->spec)) {
+        dpt_rdzv_run_destroy(&run);
+        return false;
+    }
+    run->core = core;
+    (void)snprintf(run->name, sizeof run->name, "%s", record->run);
+    (void)snprintf(run->fingerprint, sizeof run->fingerprint, "%s", record->fingerprint);
+    (void)snprintf(run->data_digest, sizeof run->data_digest, "%s", record->data_digest);
+    (void)snprintf(run->checkpoint_dir_id, sizeof run->checkpoint_dir_id, "%s", record->folder);
+    run->timing = dpt_timing_from(run->spec.timeout_ms, run->spec.drain_ms);
+    run->phase = DPT_RDZV_WAITING;
+    run->phase_ms = core->now_ms;
+    run->membership.empty_ms = core->now_ms;
+    const struct forgotten_run *earlier = dpt_rdzv_find_forgotten(core, run->name);
+    run->formation = (struct formation){
+        .generation_floor = earlier != NULL ? earlier->generation : core->generation_floor,
+        .ran_before = earlier != NULL ? earlier->run_generation : 0,
+        .waits_since_ms = core->now_ms,
+        .adopt_until_ms = -1,
+        .regather_until_ms = -1,
+        .members_until_ms = -1};
+    run->progress = (struct progress){
+        .step = -1, .step_best = -1, .final_step = -1, .saved_step = -1, .farewell_step = -1};
+    run->budget.error_ms = -1;
+    core->runs[core->n_runs++] = run;
+    return true;
+}
+
+void dpt_rdzv_node_destroy(struct node *node)
+{
+    for (uint32_t i = 0; i < node->n_ranks; i++)
+        free(node->ranks[i].outcome);
+    free(node->ranks);
+    free(node);
+}
+
+void dpt_rdzv_plan_fini(struct plan *plan)
+{
+    free(plan->places);
+    free(plan->outcome);
+    *plan = (struct plan){0};
+}
+
+void dpt_rdzv_run_destroy(struct run **run)
+{
+    if (*run == NULL)
+        return;
+    for (size_t i = 0; i < (*run)->n_nodes; i++)
+        dpt_rdzv_node_destroy((*run)->nodes[i]);
+    dpt_rdzv_plan_fini(&(*run)->plan);
+    free((*run)->kept.nodes);
+    free((*run)->spec.config_digest);
+    free((*run)->spec.config_yaml);
+    free((*run)->spec.user);
+    free(*run);
+    *run = NULL;
+}
+
+void dpt_rdzv_run_drop(struct dpt_rdzv *core, size_t i)
+{
+    dpt_rdzv_run_destroy(&core->runs[i]);
+    core->runs[i] = core->runs[--core->n_runs];
+}
