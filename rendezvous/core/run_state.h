@@ -4,7 +4,7 @@
  * Layers of this folder, lowest first. A file calls only files of lower layers, and files to its
  * left in its own layer, so there are no cycles:
  *
- *   outbox.h    outbox.c                                  outputs of a step
+ *   outbox.h    outbox.c, record.c                        outputs of a step
  *   timing.h    timing.c                                  every period of a run
  *   run_state.h run_state.c, runs.c                       runs, nodes, ranks, plans
  *   apply.h     apply.c, members.c                        durable state; runs and nodes that come

@@ -6,6 +6,7 @@
 #include "rendezvous/server/bind.h"
 #include "rendezvous/server/peers.h"
 #include "rendezvous/server/server.h"
+#include "rendezvous/server/turn.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -20,6 +21,7 @@ enum { REPORT_EVERY_MS = 1000, LINGER_MS = 500, PARTS_MAX = 64, MONITOR_EVENTS_M
 struct dpt_server {
     void *context, *router, *monitor;
     struct dpt_rdzv *core;
+    struct dpt_turn turn;
     struct dpt_peers peers;
     int64_t deadline_ms;
     int stop_fd;
@@ -39,6 +41,20 @@ static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
 
 /* Sends one message. If the peer is gone, or does not read and so has a full queue, the message is
  * dropped. The connection then counts as broken until the peer is heard again. */
+static void send_frame(struct dpt_server *server, uint64_t conn, zmq_msg_t *frame)
+{
+    uint8_t id[DPT_PEERS_ROUTING_ID_BYTES];
+    dpt_peers_routing_id(conn, id);
+    bool sent = zmq_send(server->router, id, sizeof id, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0 &&
+                zmq_msg_send(frame, server->router, ZMQ_DONTWAIT) >= 0;
+    if (sent)
+        return;
+    zmq_msg_close(frame);
+    if (server->n_failed < DPT_SERVER_FAILED_MAX)
+        server->failed[server->n_failed++] = conn;
+}
+
+/* Encodes a message and sends it, or holds it until the records of this turn are durable. */
 static void send_state(struct dpt_server *server, const struct dpt_rdzv_send *send)
 {
     zmq_msg_t frame;
@@ -54,18 +70,22 @@ static void send_state(struct dpt_server *server, const struct dpt_rdzv_send *se
         zmq_msg_close(&frame);
         return;
     }
-    uint8_t id[DPT_PEERS_ROUTING_ID_BYTES];
-    dpt_peers_routing_id(send->conn, id);
-    bool sent = zmq_send(server->router, id, sizeof id, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0 &&
-                zmq_msg_send(&frame, server->router, ZMQ_DONTWAIT) >= 0;
-    if (sent)
-        return;
-    zmq_msg_close(&frame);
-    if (server->n_failed < DPT_SERVER_FAILED_MAX)
-        server->failed[server->n_failed++] = send->conn;
+    if (!dpt_turn_hold(&server->turn, send->conn, &frame))
+        send_frame(server, send->conn, &frame);
 }
 
-/* Steps the core and carries out its output. There is no journal, so records are ignored. */
+/* Makes the records of the turn durable, and sends the messages that wait for them. */
+static enum dpt_status end_turn(struct dpt_server *server, struct dpt_err *err)
+{
+    uint64_t conn;
+    zmq_msg_t frame;
+    DPT_TRY(dpt_turn_end(&server->turn, dpt_now_ms(), err));
+    while (dpt_turn_release(&server->turn, &conn, &frame))
+        send_frame(server, conn, &frame);
+    return DPT_OK;
+}
+
+/* Steps the core and carries out its output. */
 static enum dpt_status step_core(struct dpt_server *server, struct dpt_rdzv_event event,
                                  struct dpt_err *err)
 {
@@ -74,6 +94,7 @@ static enum dpt_status step_core(struct dpt_server *server, struct dpt_rdzv_even
     if (getrandom(event.random, sizeof event.random, 0) != sizeof event.random)
         return dpt_fail_errno(err, errno, "draw a plan's nonce");
     DPT_TRY(dpt_rdzv_step(server->core, &event, &out, err));
+    DPT_TRY(dpt_turn_add(&server->turn, &out, err));
     for (size_t i = 0; i < out.n_sends; i++)
         send_state(server, &out.sends[i]);
     for (size_t i = 0; i < out.n_logs; i++) {
@@ -82,7 +103,7 @@ static enum dpt_status step_core(struct dpt_server *server, struct dpt_rdzv_even
         dpt_log(level, "run=%s gen=%" PRIu64 ": %s", line->run, line->generation, line->text);
     }
     server->deadline_ms = out.deadline_ms;
-    return DPT_OK;
+    return dpt_turn_is_full(&server->turn) ? end_turn(server, err) : DPT_OK;
 }
 
 static enum dpt_status step_broken(struct dpt_server *server, uint64_t conn, struct dpt_err *err)
@@ -198,8 +219,8 @@ enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err)
         if (zmq_poll(items, 3, wait_ms < 0 || server->n_failed > 0 ? 0 : (long)wait_ms) < 0 &&
             zmq_errno() != EINTR)
             return fail_zmq(err, "wait for messages");
-        if (items[2].revents != 0)
-            return DPT_OK; /* the server stops without a message to agents: training goes on */
+        if (items[2].revents != 0) /* the server stops without a message: training goes on */
+            return end_turn(server, err);
         bool more = true;
         for (int i = 0; i < DPT_SERVER_ROUND_MAX && more; i++)
             DPT_TRY(read_message(server, &more, err));
@@ -208,6 +229,7 @@ enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err)
             DPT_TRY(step_broken(server, server->failed[--server->n_failed], err));
         DPT_TRY(step_core(
             server, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK, .backlog = more}, err));
+        DPT_TRY(end_turn(server, err));
     }
 }
 
@@ -259,7 +281,10 @@ enum dpt_status dpt_server_create(const struct dpt_server_options *options, stru
     server->stop_fd = options->stop_fd;
     server->embedded = options->embedded;
     server->deadline_ms = core.now_ms;
+    server->turn.journal = options->journal;
     enum dpt_status status = dpt_rdzv_create(&core, &server->core, err);
+    if (status == DPT_OK && options->journal != NULL)
+        status = options->journal->restore(options->journal->ctx, server->core, err);
     if (status == DPT_OK)
         status = open_sockets(server, options, err);
     if (status != DPT_OK)
@@ -287,6 +312,7 @@ void dpt_server_destroy(struct dpt_server **server_p)
     if (server->context != NULL)
         while (zmq_ctx_term(server->context) != 0 && zmq_errno() == EINTR)
             continue; /* ends: LINGER bounds it */
+    dpt_turn_fini(&server->turn);
     dpt_rdzv_destroy(&server->core);
     free(server);
 }

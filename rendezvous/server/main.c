@@ -7,9 +7,12 @@
 #include "base/signals.h"
 #include "rendezvous/server/announce.h"
 #include "rendezvous/server/bind.h"
+#include "rendezvous/server/history_main.h"
 #include "rendezvous/server/server.h"
+#include "rendezvous/store/store.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -21,12 +24,14 @@ enum { EXIT_OK = 0, EXIT_CONFIG = 2, EXIT_BROKEN = 4 };
 struct arguments {
     struct dpt_server_options server;
     int64_t port;
-    const char *port_file;
+    const char *port_file, *state_dir;
     bool help, version;
 };
 
 static const char help_text[] =
-    "usage: dpt-rdzv [--port N] [--bind ADDRESS] [--insecure] [--fresh] [--port-file FILE]\n"
+    "usage: dpt-rdzv [--port N] [--bind ADDRESS] [--insecure] [--fresh] [--state-dir DIR]\n"
+    "                [--port-file FILE]\n"
+    "       dpt-rdzv history [--state-dir DIR | --port N] [--run R] [--json]\n"
     "\n"
     "The rendezvous server of dpt. Start one on a host that all workers reach, then dpt-worker on "
     "each machine. It serves\n"
@@ -43,15 +48,22 @@ static const char help_text[] =
     "nodes begins at once. Leave it\n"
     "                    out when a server is started again while runs train: it then waits for "
     "their nodes\n"
+    "  --state-dir DIR   folder of the journal: a server that is started again with it knows its "
+    "runs. none: no journal\n"
+    "                    (default: /var/lib/dpt-rdzv/PORT for root, else "
+    "~/.local/state/dpt-rdzv/PORT or $XDG_STATE_HOME;\n"
+    "                    with --port 0: none)\n"
     "  --port-file FILE  write the port to FILE once it listens\n"
     "  --log-level L     debug, info (default), warn or error\n"
     "  --version         print the version\n"
     "  --help            print this\n"
     "\n"
-    "When it listens it prints its addresses and the commands for the other machines.\n"
+    "When it listens it prints its addresses and the commands for the other machines. `history` "
+    "prints runs, generations,\n"
+    "failures and checkpoints of a journal.\n"
     "SIGTERM, SIGINT, SIGQUIT or SIGHUP (unless nohup made it ignored) ends it; running training "
-    "goes on. Exit codes: 0 ended, 2 bad option or "
-    "port in use, 4 internal failure.\n";
+    "goes on. Exit codes: 0 ended, 2 bad option, "
+    "port in use or journal that cannot be used, 4 internal failure.\n";
 
 static enum dpt_status set_log_level(void *ctx, const char *text, struct dpt_err *err)
 {
@@ -73,6 +85,7 @@ static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *
         {"--bind", "ADDRESS", .text = &ret->server.address},
         {"--insecure", .flag = &ret->server.insecure},
         {"--fresh", .flag = &ret->server.fresh},
+        {"--state-dir", "DIR", .text = &ret->state_dir},
         {"--port-file", "FILE", .text = &ret->port_file},
         {"--log-level", "L", .set = set_log_level},
         {"--version", .flag = &ret->version},
@@ -110,6 +123,30 @@ static void raise_descriptor_limit(void)
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+/* Opens the journal; *ret stays NULL if there is none. With --port 0 the next server has another
+ * port, so no node would find its way to the journal. */
+static enum dpt_status open_journal(const struct arguments *arguments, struct dpt_store **ret,
+                                    struct dpt_err *err)
+{
+    const char *dir = arguments->state_dir;
+    char default_dir[PATH_MAX];
+    struct dpt_err why;
+    if (dir == NULL ? arguments->port == 0 : strcmp(dir, "none") == 0)
+        return DPT_OK;
+    if (dir != NULL && dir[0] == '\0')
+        return dpt_fail(err, DPT_ECONFIG, "--state-dir: expected a folder or 'none', got ''");
+    if (dir == NULL) {
+        DPT_TRY(dpt_store_folder((int)arguments->port, default_dir, err));
+        dir = default_dir;
+    }
+    if (dpt_store_open(dir, ret, &why) != DPT_OK)
+        return dpt_fail(err, DPT_ECONFIG, "--state-dir%s: %s",
+                        arguments->state_dir == NULL ? " (default; 'none': no journal)" : "",
+                        why.text);
+    dpt_log(DPT_LOG_INFO, "the journal is in '%s'", dir);
+    return DPT_OK;
+}
+
 static enum dpt_status print_announcement(const struct dpt_server *server,
                                           const struct arguments *arguments, struct dpt_err *err)
 {
@@ -144,12 +181,21 @@ static enum dpt_status run_server(int argc, char **argv, struct dpt_err *err)
     }
     raise_descriptor_limit();
     DPT_TRY(open_signals(&arguments.server.stop_fd, err));
+    /* A write beyond a limit on the size of files fails like a write to a full disk. */
+    if (signal(SIGXFSZ, SIG_IGN) == SIG_ERR)
+        return dpt_fail_errno(err, errno, "ignore SIGXFSZ");
+    struct dpt_store *store = NULL;
     struct dpt_server *server = NULL;
-    DPT_TRY(dpt_server_create(&arguments.server, &server, err));
-    enum dpt_status status = print_announcement(server, &arguments, err);
+    DPT_TRY(open_journal(&arguments, &store, err));
+    const struct dpt_journal journal = dpt_store_journal(store);
+    arguments.server.journal = store != NULL ? &journal : NULL;
+    enum dpt_status status = dpt_server_create(&arguments.server, &server, err);
+    if (status == DPT_OK)
+        status = print_announcement(server, &arguments, err);
     if (status == DPT_OK)
         status = dpt_server_run(server, err);
     dpt_server_destroy(&server);
+    dpt_store_close(&store);
     if (status == DPT_OK)
         dpt_log(DPT_LOG_INFO, "ended by a signal; runs that train go on without a server");
     return status;
@@ -159,9 +205,14 @@ int main(int argc, char **argv)
 {
     struct dpt_err err;
     dpt_log_set_who("dpt-rdzv", "");
-    enum dpt_status status = run_server(argc, argv, &err);
+    const bool history = argc > 1 && strcmp(argv[1], "history") == 0;
+    enum dpt_status status = history ? dpt_rdzv_print_history(argc - 1, argv + 1, &err)
+                                     : run_server(argc, argv, &err);
     if (status == DPT_OK)
         return EXIT_OK;
     (void)fprintf(stderr, "dpt-rdzv: %s\n", err.text);
-    return status == DPT_ECONFIG || status == DPT_EEXIST ? EXIT_CONFIG : EXIT_BROKEN;
+    return status == DPT_ECONFIG || status == DPT_EEXIST || status == DPT_ECORRUPT ||
+                   status == DPT_EVERSION || status == DPT_ENOENT
+               ? EXIT_CONFIG
+               : EXIT_BROKEN;
 }

@@ -1,12 +1,13 @@
 /* The rendezvous server: one ZeroMQ ROUTER and a loop around the pure core
  * (rendezvous/core/core.h).
  *
- * The server carries no training data and keeps nothing on disk. After a restart it learns from the
+ * The server carries no training data. With a journal its decisions are durable before a message
+ * tells of them, and a later server goes on with them. Without one, a later server learns from the
  * agents' messages which runs exist. One thread at a time uses a server. */
 #ifndef DPT_RENDEZVOUS_SERVER_SERVER_H
 #define DPT_RENDEZVOUS_SERVER_SERVER_H
 
-#include "base/err.h"
+#include "rendezvous/core/journal.h"
 
 #include <stdbool.h>
 
@@ -29,11 +30,13 @@ struct dpt_server_options {
     bool insecure; /* may bind an address that other hosts reach; the protocol has no keys */
     int stop_fd;   /* dpt_server_run returns when it becomes readable; borrowed */
     bool fresh;    /* no worker has known an earlier server; implied by port 0 */
+    const struct dpt_journal *journal; /* NULL: none; borrowed until the server is destroyed */
     bool embedded; /* runs in the worker of its only run; logs the core's lines at debug */
 };
 
-/* Creates a server and binds it. DPT_ECONFIG: `address` is not an address, or is not loopback
- * without `insecure`. DPT_EEXIST: the port is in use. */
+/* Creates a server, binds it, and gives it what its journal has. DPT_ECONFIG: `address` is not an
+ * address, or is not loopback without `insecure`. DPT_EEXIST: the port is in use. DPT_ECORRUPT: the
+ * journal is damaged. */
 DPT_MUST_USE enum dpt_status dpt_server_create(const struct dpt_server_options *options,
                                                struct dpt_server **ret, struct dpt_err *err);
 void dpt_server_destroy(struct dpt_server **server);

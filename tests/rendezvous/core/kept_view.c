@@ -1,6 +1,7 @@
 /* Durable state, field by field; records with all they point to. */
 #include "tests/rendezvous/core/kept_view.h"
 
+#include "rendezvous/core/record.h"
 #include "rendezvous/core/run_state.h"
 
 #include <stdarg.h>
@@ -143,31 +144,9 @@ const char *kept_difference(const struct dpt_rdzv *a, const struct dpt_rdzv *b)
 /* ---- records ---- */
 
 struct kept_records {
-    struct dpt_rdzv_record *list; /* (n) all pointers owned */
+    struct dpt_rdzv_record *list; /* (n) owned copies */
     size_t n, max;
 };
-
-static const char *copy_text(const char *from)
-{
-    char *copy = strdup(from != NULL ? from : "");
-    DPT_ASSERT(copy != NULL);
-    return copy;
-}
-
-/* Through bytes, as a journal on disk. */
-static const Dpt__RunSpec *copy_spec(const Dpt__RunSpec *spec)
-{
-    if (spec == NULL)
-        return NULL;
-    const size_t bytes = dpt__run_spec__get_packed_size(spec);
-    uint8_t *packed = malloc(bytes + 1);
-    DPT_ASSERT(packed != NULL);
-    (void)dpt__run_spec__pack(spec, packed);
-    const Dpt__RunSpec *copy = dpt__run_spec__unpack(NULL, bytes, packed);
-    DPT_ASSERT(copy != NULL);
-    free(packed);
-    return copy;
-}
 
 struct kept_records *kept_records_create(void)
 {
@@ -183,44 +162,18 @@ void kept_records_add(struct kept_records *records, const struct dpt_rdzv_record
         records->list = realloc(records->list, records->max * sizeof records->list[0]);
         DPT_ASSERT(records->list != NULL);
     }
-    struct dpt_rdzv_record *copy = &records->list[records->n++];
-    struct dpt_rdzv_member *members = calloc(record->n_members + 1, sizeof members[0]);
-    DPT_ASSERT(members != NULL);
-    for (size_t i = 0; i < record->n_members; i++) {
-        members[i] = record->members[i];
-        members[i].node = copy_text(record->members[i].node);
-    }
-    *copy = *record;
-    copy->run = copy_text(record->run);
-    copy->text = copy_text(record->text);
-    copy->cause = copy_text(record->cause);
-    copy->node = copy_text(record->node);
-    copy->host = copy_text(record->host);
-    copy->fingerprint = copy_text(record->fingerprint);
-    copy->data_digest = copy_text(record->data_digest);
-    copy->folder = copy_text(record->folder);
-    copy->digest = copy_text(record->digest);
-    copy->spec = copy_spec(record->spec);
-    copy->members = members;
+    struct dpt_err err;
+    const enum dpt_status status =
+        dpt_rdzv_record_copy(record, &records->list[records->n++], &err);
+    DPT_ASSERT(status == DPT_OK);
 }
 
 void kept_records_destroy(struct kept_records **records_at)
 {
     struct kept_records *records = *records_at;
     *records_at = NULL;
-    for (size_t i = 0; records != NULL && i < records->n; i++) {
-        struct dpt_rdzv_record *record = &records->list[i];
-        const char *const texts[] = {record->run,         record->text,        record->cause,
-                                     record->node,        record->host,        record->fingerprint,
-                                     record->data_digest, record->folder,      record->digest};
-        for (size_t k = 0; k < sizeof texts / sizeof texts[0]; k++)
-            free((void *)texts[k]);
-        for (size_t k = 0; k < record->n_members; k++)
-            free((void *)record->members[k].node);
-        free((void *)record->members);
-        if (record->spec != NULL)
-            dpt__run_spec__free_unpacked((Dpt__RunSpec *)record->spec, NULL);
-    }
+    for (size_t i = 0; records != NULL && i < records->n; i++)
+        dpt_rdzv_record_free(&records->list[i]);
     if (records != NULL)
         free(records->list);
     free(records);

@@ -1,0 +1,227 @@
+/* The journal of a server: records wait for the end of a turn, and are committed together. */
+#include "rendezvous/store/internal.h"
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "rendezvous/core/record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A run whose name is not free, and its number in the database. */
+struct named_run {
+    char name[DPT_PROTO_NAME_BYTES];
+    int64_t id;
+};
+
+struct dpt_store {
+    sqlite3 *database;
+    struct rows rows;
+    char path[PATH_MAX];
+    int lock_fd;
+    struct named_run runs[DPT_RDZV_RUNS_MAX];
+    size_t n_runs;
+    struct dpt_rdzv_record *pending; /* (n_pending) owned copies */
+    size_t n_pending, pending_max;
+};
+
+/* ---- the folder ---- */
+
+/* DIR/lock is held until the process ends, however it ends. */
+static enum dpt_status lock_folder(struct dpt_store *store, const char *dir, struct dpt_err *err)
+{
+    char path[PATH_MAX], text[32], owner[64] = "";
+    DPT_TRY(dpt_fs_join(dir, "lock", path, sizeof path, err));
+    store->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (store->lock_fd < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", path);
+    if (flock(store->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK)
+            return dpt_fail_errno(err, errno, "lock '%s'", path);
+        if (!dpt_fs_read_line(path, owner, sizeof owner))
+            (void)snprintf(owner, sizeof owner, "unknown");
+        return dpt_fail(err, DPT_EEXIST,
+                        "the state folder '%s' is in use by another dpt-rdzv (process %s): name "
+                        "another --state-dir, or stop that server",
+                        dir, owner);
+    }
+    const int bytes = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    if (ftruncate(store->lock_fd, 0) != 0 ||
+        pwrite(store->lock_fd, text, (size_t)bytes, 0) != (ssize_t)bytes)
+        return dpt_fail_errno(err, errno, "write '%s'", path);
+    return DPT_OK;
+}
+
+static enum dpt_status open_in(struct dpt_store *store, const char *dir, struct dpt_err *err)
+{
+    const bool is_new = !dpt_fs_exists(dir);
+    DPT_TRY(dpt_fs_mkdirs(dir, err));
+    if (is_new && chmod(dir, 0700) != 0)
+        return dpt_fail_errno(err, errno, "change the mode of '%s'", dir);
+    DPT_TRY(lock_folder(store, dir, err));
+    DPT_TRY(dpt_fs_join(dir, "journal.sqlite", store->path, sizeof store->path, err));
+    DPT_TRY(store_open_database(store->path, OPEN_TO_WRITE, &store->database, err));
+    return rows_prepare(&store->rows, store->database, store->path, err);
+}
+
+enum dpt_status dpt_store_open(const char *dir, struct dpt_store **ret, struct dpt_err *err)
+{
+    struct dpt_store *store = calloc(1, sizeof *store);
+    if (store == NULL)
+        return dpt_fail_nomem(err, "journal in '%s'", dir);
+    store->lock_fd = -1;
+    const enum dpt_status status = open_in(store, dir, err);
+    if (status == DPT_OK)
+        *ret = store;
+    else
+        dpt_store_close(&store);
+    return status;
+}
+
+static void drop_pending(struct dpt_store *store)
+{
+    for (size_t i = 0; i < store->n_pending; i++)
+        dpt_rdzv_record_free(&store->pending[i]);
+    store->n_pending = 0;
+}
+
+void dpt_store_close(struct dpt_store **store_at)
+{
+    struct dpt_store *store = *store_at;
+    *store_at = NULL;
+    if (store == NULL)
+        return;
+    drop_pending(store);
+    free(store->pending);
+    rows_fini(&store->rows);
+    (void)sqlite3_close(store->database);
+    if (store->lock_fd >= 0)
+        (void)close(store->lock_fd);
+    free(store);
+}
+
+/* ---- runs ---- */
+
+static struct named_run *find_run(struct dpt_store *store, const char *name)
+{
+    for (size_t i = 0; i < store->n_runs; i++)
+        if (strcmp(store->runs[i].name, name) == 0)
+            return &store->runs[i];
+    return NULL;
+}
+
+/* Keeps the list of names after a record that is durable. */
+static void note_run(struct dpt_store *store, const struct dpt_rdzv_record *record, int64_t run_id)
+{
+    if (record->kind == DPT_RDZV_RECORD_FORGET) {
+        struct named_run *run = find_run(store, record->run);
+        if (run != NULL)
+            *run = store->runs[--store->n_runs];
+    } else if (record->kind == DPT_RDZV_RECORD_RUN) {
+        DPT_ASSERT(store->n_runs < DPT_RDZV_RUNS_MAX);
+        struct named_run *run = &store->runs[store->n_runs++];
+        run->id = run_id;
+        (void)snprintf(run->name, sizeof run->name, "%s", record->run);
+    }
+}
+
+/* ---- the journal of a server ---- */
+
+struct restoring {
+    struct dpt_store *store;
+    struct dpt_rdzv *core;
+};
+
+static enum dpt_status restore_record(void *ctx, const struct dpt_rdzv_record *record,
+                                      int64_t run_id, struct dpt_err *err)
+{
+    struct restoring *restoring = ctx;
+    DPT_TRY(dpt_rdzv_restore(restoring->core, record, err));
+    note_run(restoring->store, record, run_id);
+    return DPT_OK;
+}
+
+static enum dpt_status restore(void *ctx, struct dpt_rdzv *core, struct dpt_err *err)
+{
+    struct dpt_store *store = ctx;
+    return rows_read(store->database, store->path, restore_record,
+                     &(struct restoring){.store = store, .core = core}, err);
+}
+
+static enum dpt_status add(void *ctx, const struct dpt_rdzv_record *record, struct dpt_err *err)
+{
+    struct dpt_store *store = ctx;
+    if (store->n_pending == DPT_STORE_PENDING_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW,
+                        "%d decisions wait to be written to the journal '%s', which is the most: "
+                        "free space on its disk, then start the server again",
+                        DPT_STORE_PENDING_MAX, store->path);
+    if (store->n_pending == store->pending_max) {
+        const size_t max = store->pending_max == 0 ? 64 : 2 * store->pending_max;
+        struct dpt_rdzv_record *bigger = realloc(store->pending, max * sizeof *bigger);
+        if (bigger == NULL)
+            return dpt_fail_nomem(err, "records for '%s'", store->path);
+        store->pending = bigger;
+        store->pending_max = max;
+    }
+    DPT_TRY(dpt_rdzv_record_copy(record, &store->pending[store->n_pending], err));
+    store->n_pending++;
+    return DPT_OK;
+}
+
+/* Inserts the pending records. Keeps the list of runs as it will be after the commit in `store`; the
+ * caller puts the list back if the commit fails. Returns SQLite's code. */
+static int insert_pending(struct dpt_store *store)
+{
+    const int64_t offset_ms = dpt_wall_ns() / 1000000 - dpt_now_ms();
+    int code = SQLITE_OK;
+    for (size_t i = 0; i < store->n_pending && code == SQLITE_OK; i++) {
+        const struct dpt_rdzv_record *record = &store->pending[i];
+        const struct named_run *run = find_run(store, record->run);
+        int64_t run_id = run != NULL ? run->id : 0;
+        code = rows_add(&store->rows, store->database, record, record->at_ms + offset_ms, &run_id);
+        if (code == SQLITE_OK)
+            note_run(store, record, run_id);
+    }
+    return code;
+}
+
+static enum dpt_status commit(void *ctx, struct dpt_err *err)
+{
+    struct dpt_store *store = ctx;
+    if (store->n_pending == 0)
+        return DPT_OK;
+    const size_t n_runs = store->n_runs;
+    struct named_run *runs = malloc((n_runs + 1) * sizeof runs[0]);
+    if (runs == NULL)
+        return dpt_fail_nomem(err, "commit to '%s'", store->path);
+    if (n_runs > 0)
+        memcpy(runs, store->runs, n_runs * sizeof runs[0]);
+    enum dpt_status status = store_run(store->database, store->path, "BEGIN IMMEDIATE", err);
+    if (status == DPT_OK && insert_pending(store) != SQLITE_OK)
+        status = store_fail(store->database, store->path, "write the journal", err);
+    if (status == DPT_OK)
+        status = store_run(store->database, store->path, "COMMIT", err);
+    if (status == DPT_OK) {
+        drop_pending(store);
+    } else {
+        /* SQLite may have rolled the transaction back itself. */
+        (void)sqlite3_exec(store->database, "ROLLBACK", NULL, NULL, NULL);
+        store->n_runs = n_runs;
+        if (n_runs > 0)
+            memcpy(store->runs, runs, n_runs * sizeof runs[0]);
+    }
+    free(runs);
+    return status;
+}
+
+struct dpt_journal dpt_store_journal(struct dpt_store *store)
+{
+    return (struct dpt_journal){.ctx = store, .restore = restore, .add = add, .commit = commit};
+}
