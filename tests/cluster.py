@@ -76,6 +76,13 @@ def first_server():
     return ["--fresh"] if "--fresh" in known else []
 
 
+@functools.cache
+def knows_journal():
+    """Whether dpt-rdzv has --state-dir: some tests compare with the programs of an earlier commit."""
+    known = subprocess.run([program("dpt-rdzv"), "--help"], capture_output=True, text=True, timeout=30).stdout
+    return "--state-dir" in known
+
+
 def wait_until(what, condition, timeout, context=None, poll_s=POLL_S):
     """Polls `condition` until it is true and returns its value; ClusterError after `timeout` seconds.
 
@@ -313,7 +320,8 @@ class Cluster:
         if port == 0:
             port, args = quiet_port(), [*first_server(), *args]
         port_file = self.root / f"rdzv-{self._next()}.port"
-        argv = [program("dpt-rdzv"), "--port", port, "--port-file", port_file, *args]
+        state = [] if "--state-dir" in args or not knows_journal() else ["--state-dir", self.state_dir()]
+        argv = [program("dpt-rdzv"), "--port", port, "--port-file", port_file, *state, *args]
         server = Process("dpt-rdzv", argv, self.root / "rdzv.log", dict(self.env, **(env or {})))
         self.server = server
 
@@ -326,6 +334,10 @@ class Cluster:
             return None
         self.port = wait_until("the server listens", listening, timeout, server.log_tail)
         return server
+
+    def state_dir(self):
+        """The folder of the server's journal."""
+        return self.root / "rdzv-state"
 
     def restart_server(self, **options):
         """A new server process on the old port."""

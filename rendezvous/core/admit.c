@@ -2,6 +2,8 @@
 #include "rendezvous/core/join.h"
 
 #include "rendezvous/core/apply.h"
+#include "rendezvous/core/queries.h"
+#include "rendezvous/core/restart.h"
 #include "rendezvous/core/rules.h"
 
 #include <string.h>
@@ -30,9 +32,12 @@ static bool answer_forgotten_end(const struct inquiry *from, const struct run *n
     return true;
 }
 
-static void answer_ended_run(const struct inquiry *from, const struct run *run)
+static void answer_ended_run(const struct inquiry *from, struct run *run)
 {
     const bool done = run->phase == DPT_RDZV_DONE;
+    const struct kept_node *kept = dpt_rdzv_kept_as(run, from->message);
+    if (kept != NULL && dpt_rdzv_find_node(run, kept->id) == NULL) /* after a restart */
+        dpt_rdzv_remove_kept(run, kept, false, "it was told of the end");
     const struct answer answer = {.phase = done ? DPT__SERVER_PHASE__SERVER_DONE
                                                 : DPT__SERVER_PHASE__SERVER_FAILED,
                                   .run = run,
@@ -41,11 +46,15 @@ static void answer_ended_run(const struct inquiry *from, const struct run *run)
 }
 
 /* Answers a process after the run has ended. A process with another config belongs to the next run
- * of this name: it waits until the server has forgotten the ended run. */
-static void answer_after_end(const struct inquiry *from, const struct run *run)
+ * of this name: it waits until the server has forgotten the ended run. So does, after a restart of
+ * the server, a process that has not heard an earlier one. */
+static void answer_after_end(const struct inquiry *from, struct run *run)
 {
     struct refusal refusal;
-    if (from->message->spec != NULL && dpt_rdzv_differs(run, from->message, &refusal))
+    const bool is_next = dpt_rdzv_knows_members(run) &&
+                         !dpt_rdzv_is_own_epoch(from->core, from->message->stamp->epoch);
+    if (is_next ||
+        (from->message->spec != NULL && dpt_rdzv_differs(run, from->message, &refusal)))
         answer_with_text(from, DPT__SERVER_PHASE__SERVER_WAITING,
                          "the run of this name has ended, and its nodes are leaving");
     else

@@ -114,6 +114,8 @@ static enum dpt_status put_plan(struct run *run, const struct dpt_rdzv_record *r
 {
     struct kept *kept = &run->kept;
     size_t at = 0;
+    if (record->n_members == 0)
+        return contradict(err, record, "the plan has no members");
     for (size_t i = 0; i < record->n_members; i++)
         if (kept_of_member(kept, &record->members[i], &at) == NULL)
             return contradict(err, record, "a member of the plan is not there");

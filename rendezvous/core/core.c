@@ -113,7 +113,7 @@ static bool is_run_over(struct run *run)
                              : dpt_rdzv_knows_members(run) ? timing->join_ms
                                                              : timing->forget_ms;
     int64_t *empty_ms = &run->membership.empty_ms;
-    if (run->n_nodes > 0)
+    if (run->n_nodes > 0 || (ended && run->kept.n_nodes > 0)) /* members are told of the end */
         *empty_ms = -1;
     else if (*empty_ms < 0)
         *empty_ms = run->core->now_ms;

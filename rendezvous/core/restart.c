@@ -22,13 +22,13 @@ static void begin_run(struct run *run)
     struct formation *formation = &run->formation;
     /* Of the clock of an earlier server nothing is known, but that the error came first. */
     run->budget.error_ms = run->budget.used > 0 && run->budget.first_error[0] != '\0' ? 0 : -1;
+    if (kept->n_nodes > 0)
+        formation->members_until_ms = dpt_rdzv_listened_ms(run) + run->timing.lease_ms;
     if (kept->ended) {
         run->phase = kept->failed ? DPT_RDZV_FAILED : DPT_RDZV_DONE;
         dpt_rdzv_log(run, DPT_LOG_INFO, "the journal knows this run: it has ended");
         return;
     }
-    if (kept->n_nodes > 0)
-        formation->members_until_ms = dpt_rdzv_listened_ms(run) + run->timing.lease_ms;
     if (run->generation > 0 && count_missing(run) > 0)
         formation->adopt_until_ms = run->core->now_ms + run->timing.lease_ms;
     dpt_rdzv_log(run, DPT_LOG_INFO,

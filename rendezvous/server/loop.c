@@ -281,10 +281,7 @@ enum dpt_status dpt_server_create(const struct dpt_server_options *options, stru
     server->stop_fd = options->stop_fd;
     server->embedded = options->embedded;
     server->deadline_ms = core.now_ms;
-    server->turn.journal = options->journal;
     enum dpt_status status = dpt_rdzv_create(&core, &server->core, err);
-    if (status == DPT_OK && options->journal != NULL)
-        status = options->journal->restore(options->journal->ctx, server->core, err);
     if (status == DPT_OK)
         status = open_sockets(server, options, err);
     if (status != DPT_OK)
@@ -315,6 +312,14 @@ void dpt_server_destroy(struct dpt_server **server_p)
     dpt_turn_fini(&server->turn);
     dpt_rdzv_destroy(&server->core);
     free(server);
+}
+
+enum dpt_status dpt_server_use_journal(struct dpt_server *server, const struct dpt_journal *journal,
+                                       struct dpt_err *err)
+{
+    DPT_TRY(journal->restore(journal->ctx, server->core, err));
+    server->turn.journal = journal;
+    return DPT_OK;
 }
 
 const char *dpt_server_endpoint(const struct dpt_server *server)

@@ -50,9 +50,9 @@ static const char help_text[] =
     "their nodes\n"
     "  --state-dir DIR   folder of the journal: a server that is started again with it knows its "
     "runs. none: no journal\n"
-    "                    (default: /var/lib/dpt-rdzv/PORT for root, else "
-    "~/.local/state/dpt-rdzv/PORT or $XDG_STATE_HOME;\n"
-    "                    with --port 0: none)\n"
+    "                    (default: $XDG_STATE_HOME/dpt-rdzv/PORT, without that variable "
+    "~/.local/state/dpt-rdzv/PORT, for root\n"
+    "                    /var/lib/dpt-rdzv/PORT; with --port 0: none)\n"
     "  --port-file FILE  write the port to FILE once it listens\n"
     "  --log-level L     debug, info (default), warn or error\n"
     "  --version         print the version\n"
@@ -123,8 +123,8 @@ static void raise_descriptor_limit(void)
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* Opens the journal; *ret stays NULL if there is none. With --port 0 the next server has another
- * port, so no node would find its way to the journal. */
+/* Opens the journal for a server that is bound; *ret stays NULL if there is none. With --port 0 the
+ * next server has another port, so no node would find its way to the journal. */
 static enum dpt_status open_journal(const struct arguments *arguments, struct dpt_store **ret,
                                     struct dpt_err *err)
 {
@@ -186,10 +186,11 @@ static enum dpt_status run_server(int argc, char **argv, struct dpt_err *err)
         return dpt_fail_errno(err, errno, "ignore SIGXFSZ");
     struct dpt_store *store = NULL;
     struct dpt_server *server = NULL;
-    DPT_TRY(open_journal(&arguments, &store, err));
+    DPT_TRY(dpt_server_create(&arguments.server, &server, err));
+    enum dpt_status status = open_journal(&arguments, &store, err);
     const struct dpt_journal journal = dpt_store_journal(store);
-    arguments.server.journal = store != NULL ? &journal : NULL;
-    enum dpt_status status = dpt_server_create(&arguments.server, &server, err);
+    if (status == DPT_OK && store != NULL)
+        status = dpt_server_use_journal(server, &journal, err);
     if (status == DPT_OK)
         status = print_announcement(server, &arguments, err);
     if (status == DPT_OK)

@@ -30,16 +30,21 @@ struct dpt_server_options {
     bool insecure; /* may bind an address that other hosts reach; the protocol has no keys */
     int stop_fd;   /* dpt_server_run returns when it becomes readable; borrowed */
     bool fresh;    /* no worker has known an earlier server; implied by port 0 */
-    const struct dpt_journal *journal; /* NULL: none; borrowed until the server is destroyed */
     bool embedded; /* runs in the worker of its only run; logs the core's lines at debug */
 };
 
-/* Creates a server, binds it, and gives it what its journal has. DPT_ECONFIG: `address` is not an
- * address, or is not loopback without `insecure`. DPT_EEXIST: the port is in use. DPT_ECORRUPT: the
- * journal is damaged. */
+/* Creates a server and binds it. DPT_ECONFIG: `address` is not an address, or is not loopback
+ * without `insecure`. DPT_EEXIST: the port is in use. */
 DPT_MUST_USE enum dpt_status dpt_server_create(const struct dpt_server_options *options,
                                                struct dpt_server **ret, struct dpt_err *err);
 void dpt_server_destroy(struct dpt_server **server);
+
+/* Gives the server what the journal has, and makes it keep its decisions there. To be called before
+ * dpt_server_run, if at all. Borrows the journal until the server is destroyed. The failures of
+ * dpt_journal.restore. */
+DPT_MUST_USE enum dpt_status dpt_server_use_journal(struct dpt_server *server,
+                                                    const struct dpt_journal *journal,
+                                                    struct dpt_err *err);
 
 /* HOST:PORT as bound ("*:29500" for every address), and the port. */
 const char *dpt_server_endpoint(const struct dpt_server *server);

@@ -14,10 +14,10 @@ enum dpt_status dpt_store_folder(int port, char ret_dir[PATH_MAX], struct dpt_er
         const struct passwd *user = getpwuid(geteuid());
         home = user != NULL ? user->pw_dir : NULL;
     }
-    if (geteuid() == 0)
-        bytes = snprintf(ret_dir, PATH_MAX, "/var/lib/dpt-rdzv/%d", port);
-    else if (state != NULL && state[0] == '/') /* a relative path is invalid by the specification */
+    if (state != NULL && state[0] == '/') /* a relative path is invalid by the specification */
         bytes = snprintf(ret_dir, PATH_MAX, "%s/dpt-rdzv/%d", state, port);
+    else if (geteuid() == 0)
+        bytes = snprintf(ret_dir, PATH_MAX, "/var/lib/dpt-rdzv/%d", port);
     else if (home != NULL && home[0] == '/')
         bytes = snprintf(ret_dir, PATH_MAX, "%s/.local/state/dpt-rdzv/%d", home, port);
     else

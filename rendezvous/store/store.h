@@ -23,8 +23,8 @@ enum {
 
 struct dpt_store;
 
-/* Writes the folder for a server on this port that is given none: /var/lib/dpt-rdzv/PORT for root,
- * else $XDG_STATE_HOME/dpt-rdzv/PORT, else ~/.local/state/dpt-rdzv/PORT. Each port has its own, so
+/* Writes the folder for a server on this port that is given none: $XDG_STATE_HOME/dpt-rdzv/PORT, else
+ * for root /var/lib/dpt-rdzv/PORT, else ~/.local/state/dpt-rdzv/PORT. Each port has its own, so
  * that servers of one machine do not meet. DPT_ECONFIG: there is no home folder. */
 DPT_MUST_USE enum dpt_status dpt_store_folder(int port, char ret_dir[PATH_MAX],
                                               struct dpt_err *err);

@@ -292,9 +292,14 @@ static void fake_obeys(struct fake *fake, struct feed *feed)
     }
 }
 
+/* Every second server has the journal of those before it. */
 static void restart_server(void)
 {
-    stage_restart(&world.stage, ++world.epoch);
+    world.epoch++;
+    if (world.epoch % 2 == 0)
+        stage_restart_with_journal(&world.stage, world.epoch);
+    else
+        stage_restart(&world.stage, world.epoch);
     stage_tick(&world.stage, 1);
     for (int i = 0; i < NODES; i++) {
         world.nodes[i].conn = ++world.next_conn;

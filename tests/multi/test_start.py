@@ -272,6 +272,7 @@ def test_lone_node_of_two(make_cluster, slow):
         else:
             worker.wait_log(r"1 node is here; last call for more, \d\.\d s\n", 0.1)
             assert last_call_s <= first_step_s < lease_s
+        server.wait_log("run is over, its name is free", 20 * slow)
         server.term()
         assert server.wait(10 * slow) == 0
 

@@ -130,10 +130,13 @@ enum dpt_status bench_server_start(const char *dir, pid_t *ret_server, int *ret_
                                    struct dpt_err *err)
 {
     char program[BENCH_PATH_BYTES], port_file[BENCH_PATH_BYTES], log[BENCH_PATH_BYTES];
+    char state[BENCH_PATH_BYTES];
     DPT_TRY(bench_program_find("dpt-rdzv", program, err));
     (void)snprintf(port_file, sizeof port_file, "%s/port", dir);
     (void)snprintf(log, sizeof log, "%s/rdzv.log", dir);
-    char *const argv[] = {program, "--port", "0", "--port-file", port_file, NULL};
+    (void)snprintf(state, sizeof state, "%s/rdzv-state", dir);
+    char *const argv[] = {program,   "--port",      "0",   "--port-file",
+                          port_file, "--state-dir", state, NULL};
     (void)unlink(port_file); /* of an earlier server */
     DPT_TRY(bench_program_start(argv, log, ret_server, err));
     const int64_t deadline = dpt_now_ms() + LISTEN_TIMEOUT_MS;

@@ -22,15 +22,54 @@ void stage_open(struct stage *stage)
     stage_pass(stage, 100000);
 }
 
+static struct dpt_rdzv *new_server(const struct stage *stage, uint64_t epoch)
+{
+    struct dpt_rdzv_options options = {
+        .epoch = epoch, .now_ms = stage->now_ms, .fresh = stage->fresh};
+    struct dpt_rdzv *core = NULL;
+    struct dpt_err err;
+    assert_int_equal(dpt_rdzv_create(&options, &core, &err), DPT_OK);
+    return core;
+}
+
 void stage_restart(struct stage *stage, uint64_t epoch)
+{
+    kept_records_destroy(&stage->journal);
+    dpt_rdzv_destroy(&stage->replica);
+    stage->journal = kept_records_create();
+    stage->replica = new_server(stage, 1);
+    stage_restart_with_journal(stage, epoch);
+}
+
+void stage_restart_with_journal(struct stage *stage, uint64_t epoch)
 {
     dpt_rdzv_destroy(&stage->core);
     watch_destroy(&stage->watch);
-    struct dpt_rdzv_options options = {
-        .epoch = epoch, .now_ms = stage->now_ms, .fresh = stage->fresh};
-    struct dpt_err err;
-    assert_int_equal(dpt_rdzv_create(&options, &stage->core, &err), DPT_OK);
+    stage->core = new_server(stage, epoch);
     stage->watch = watch_create(true);
+    const char *refused = kept_records_restore(stage->journal, stage->core);
+    if (refused == NULL)
+        refused = kept_difference(stage->core, stage->replica);
+    if (refused != NULL)
+        fail_msg("%s", refused);
+    for (size_t i = 0; i < kept_records_count(stage->journal); i++)
+        if (kept_record_counts(stage->journal, i))
+            watch_restore(stage->watch, kept_record_at(stage->journal, i));
+}
+
+/* Every record gives the replica the durable state of the server. */
+static void keep_records(struct stage *stage, const struct dpt_rdzv_output *output)
+{
+    struct dpt_err err;
+    for (size_t i = 0; i < output->n_records; i++) {
+        stage->records[output->records[i].kind]++;
+        kept_records_add(stage->journal, &output->records[i]);
+        if (dpt_rdzv_restore(stage->replica, &output->records[i], &err) != DPT_OK)
+            fail_msg("%s", err.text);
+    }
+    const char *differs = kept_difference(stage->core, stage->replica);
+    if (differs != NULL)
+        fail_msg("durable state changed without a record: %s", differs);
 }
 
 void stage_close(struct stage *stage)
@@ -39,6 +78,8 @@ void stage_close(struct stage *stage)
         fake_fini(stage->fakes[i]);
     dpt_rdzv_destroy(&stage->core);
     assert_null(stage->core);
+    dpt_rdzv_destroy(&stage->replica);
+    kept_records_destroy(&stage->journal);
     watch_destroy(&stage->watch);
 }
 
@@ -97,8 +138,7 @@ void stage_step(struct stage *stage, struct dpt_rdzv_event event)
         fail_msg("%s", broken);
     for (size_t i = 0; i < output.n_sends; i++)
         deliver(stage, &output.sends[i]);
-    for (size_t i = 0; i < output.n_records; i++)
-        stage->records[output.records[i].kind]++;
+    keep_records(stage, &output);
     stage->n_sends = output.n_sends;
     stage->deadline_ms = output.deadline_ms;
     assert_true(stage->deadline_ms > stage->now_ms);

@@ -4,6 +4,7 @@
 #define DPT_TESTS_RENDEZVOUS_CORE_FAKE_AGENT_H
 
 #include "rendezvous/core/timing.h"
+#include "tests/rendezvous/core/kept_view.h"
 #include "tests/rendezvous/core/view.h"
 #include "tests/rendezvous/core/watch.h"
 
@@ -43,6 +44,8 @@ struct stage {
     uint64_t n_steps;              /* each event's random bytes */
     struct dpt_rdzv_run_view view; /* of run 0 after the last step; zero if there is none */
     unsigned records[DPT_RDZV_RECORD_COUNT];
+    struct kept_records *journal; /* records of all servers since the last stage_restart */
+    struct dpt_rdzv *replica;     /* has their durable state, as the server must after each step */
 };
 
 /* Opens a server that has been up for so long that no last call waits for nodes of an earlier
@@ -51,6 +54,8 @@ void stage_open(struct stage *stage);
 void stage_close(struct stage *stage);
 /* A new server with this epoch takes over. It has just started and knows no run. */
 void stage_restart(struct stage *stage, uint64_t epoch);
+/* A new server with this epoch takes over, and has the journal of those before it. */
+void stage_restart_with_journal(struct stage *stage, uint64_t epoch);
 void stage_step(struct stage *stage, struct dpt_rdzv_event event);
 void stage_tick(struct stage *stage, int64_t after_ms);
 /* A TICK while unread messages wait. */

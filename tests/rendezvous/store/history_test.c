@@ -1,0 +1,215 @@
+/* The history that a journal gives people and programs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/fs.h"
+#include "rendezvous/store/history.h"
+#include "rendezvous/store/store.h"
+#include "tests/rendezvous/core/trio.h"
+#include "tests/tmp.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char dir[PATH_MAX];
+
+static int setup(void **state)
+{
+    assert_true(test_make_memory_dir(dir, sizeof dir, "history"));
+    return trio_setup(state);
+}
+
+static int teardown(void **state)
+{
+    struct dpt_err err;
+    assert_int_equal(dpt_fs_remove_tree(dir, &err), DPT_OK);
+    return trio_teardown(state);
+}
+
+static void write_journal(void)
+{
+    struct dpt_err err;
+    struct dpt_store *store = NULL;
+    assert_int_equal(dpt_store_open(dir, &store, &err), DPT_OK);
+    const struct dpt_journal journal = dpt_store_journal(store);
+    for (size_t i = 0; i < kept_records_count(stage.journal); i++)
+        assert_int_equal(journal.add(journal.ctx, kept_record_at(stage.journal, i), &err), DPT_OK);
+    assert_int_equal(journal.commit(journal.ctx, &err), DPT_OK);
+    dpt_store_close(&store);
+}
+
+/* The output as owned text. */
+static char *print_history(const char *run, bool json)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    struct dpt_err err;
+    const struct dpt_history_options options = {.dir = dir, .run = run, .json = json};
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    if (dpt_store_history(&options, out, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(fclose(out), 0);
+    return text;
+}
+
+/* A run that loses node b at step 3 and saves step 3, with 40 ms for a step. */
+static void live(void)
+{
+    trio_start();
+    a.ranks[0].step_ms_median = b.ranks[0].step_ms_median = 40;
+    trio_step_to(3);
+    a.ranks[0].grant_step = 3;
+    fake_say(&a, &stage);
+    a.ranks[0].checkpoint_step = 3;
+    fake_say(&a, &stage);
+    fake_dies(&b, &a, &stage);
+    stage_pass_speaking(&stage, two, 1, 600);
+    fakes_settle(&stage, two, 1);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+}
+
+static void expect(const char *text, const char *words)
+{
+    if (strstr(text, words) == NULL)
+        fail_msg("wanted '%s' in:\n%s", words, text);
+}
+
+static void text_names_losses_and_checkpoints(void **state)
+{
+    (void)state;
+    live();
+    write_journal();
+    char *text = print_history(NULL, false);
+    expect(text, "run demo of alice: open, began ");
+    expect(text, "saved step 3, 1 restarts in use");
+    expect(text, "node b lost: control and data connections broken");
+    expect(text, "restart used");
+    expect(text, "  checkpoints\n");
+    expect(text, "step 3, generation 1");
+    expect(text, "   25.0  start\n"); /* 1000 ms / 40 ms */
+    free(text);
+}
+
+static void json_has_generations_with_members(void **state)
+{
+    (void)state;
+    live();
+    write_journal();
+    char *text = print_history("demo", true);
+    json_error_t error;
+    json_t *root = json_loads(text, 0, &error);
+    assert_non_null(root);
+    const json_t *run = json_array_get(json_object_get(root, "runs"), 0);
+    const json_t *generations = json_object_get(run, "generations");
+    assert_int_equal(json_array_size(generations), 2);
+    const json_t *second = json_array_get(generations, 1);
+    assert_string_equal(json_string_value(json_object_get(second, "cause")), "node_lost");
+    assert_int_equal(json_integer_value(json_object_get(second, "world")), 1);
+    assert_int_equal(json_integer_value(json_object_get(second, "resume_step")), 3);
+    assert_int_equal(json_integer_value(json_object_get(second, "steps_lost")), 0);
+    assert_true(json_integer_value(json_object_get(second, "report_ms")) >= 0);
+    const json_t *member = json_array_get(json_object_get(second, "members"), 0);
+    assert_string_equal(json_string_value(json_object_get(member, "node")), "a");
+    assert_int_equal(json_array_size(json_object_get(run, "checkpoints")), 1);
+    assert_int_equal(json_array_size(json_object_get(run, "nodes")), 2);
+    assert_true(json_array_size(json_object_get(run, "failures")) >= 2);
+    json_decref(root);
+    free(text);
+}
+
+/* While a server has the journal open, and commits. */
+static void running_server_is_read(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    struct dpt_store *store = NULL;
+    live();
+    write_journal();
+    assert_int_equal(dpt_store_open(dir, &store, &err), DPT_OK);
+    char *text = print_history(NULL, false);
+    expect(text, "run demo of alice: open");
+    free(text);
+    const struct dpt_journal journal = dpt_store_journal(store);
+    const struct dpt_rdzv_record record = {.kind = DPT_RDZV_RECORD_START, .step = -1, .number = 9};
+    assert_int_equal(journal.add(journal.ctx, &record, &err), DPT_OK);
+    assert_int_equal(journal.commit(journal.ctx, &err), DPT_OK);
+    dpt_store_close(&store);
+}
+
+static void refuse(const char *from, const char *run, enum dpt_status status, const char *words)
+{
+    struct dpt_err err;
+    const struct dpt_history_options options = {.dir = from, .run = run};
+    assert_int_equal(dpt_store_history(&options, stdout, &err), status);
+    expect(err.text, words);
+}
+
+static void absent_journal_and_run_are_refused(void **state)
+{
+    (void)state;
+    refuse(dir, NULL, DPT_ENOENT, "there is no journal");
+    live();
+    write_journal();
+    refuse(dir, "nobody", DPT_ENOENT, "knows no run 'nobody'");
+    refuse("/proc", NULL, DPT_ENOENT, "--state-dir");
+}
+
+static void empty_journal_says_so(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    struct dpt_store *store = NULL;
+    assert_int_equal(dpt_store_open(dir, &store, &err), DPT_OK);
+    dpt_store_close(&store);
+    char *text = print_history(NULL, false);
+    expect(text, "has no run yet");
+    free(text);
+    text = print_history(NULL, true);
+    expect(text, "\"runs\":[]");
+    free(text);
+}
+
+/* As an operator asks with sqlite3. */
+static void plain_sql_answers(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    sqlite3 *database = NULL;
+    sqlite3_stmt *rows = NULL;
+    live();
+    write_journal();
+    assert_true(snprintf(path, sizeof path, "%s/journal.sqlite", dir) < (int)sizeof path);
+    assert_int_equal(sqlite3_open(path, &database), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(database,
+                                        "SELECT run, cause, detect_ms, report_ms, rebuild_ms"
+                                        " FROM recoveries",
+                                        -1, &rows, NULL),
+                     SQLITE_OK);
+    assert_int_equal(sqlite3_step(rows), SQLITE_ROW);
+    assert_string_equal((const char *)sqlite3_column_text(rows, 1), "node_lost");
+    assert_int_equal(sqlite3_step(rows), SQLITE_DONE);
+    assert_int_equal(sqlite3_finalize(rows), SQLITE_OK);
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(text_names_losses_and_checkpoints, setup, teardown),
+        cmocka_unit_test_setup_teardown(json_has_generations_with_members, setup, teardown),
+        cmocka_unit_test_setup_teardown(running_server_is_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(absent_journal_and_run_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(empty_journal_says_so, setup, teardown),
+        cmocka_unit_test_setup_teardown(plain_sql_answers, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
