@@ -1,5 +1,5 @@
 /* The journal of a server: the records of its core in a SQLite database, DIR/journal.sqlite, which any
- * program reads that speaks SQL (docs/operations-journal.md has its tables and views).
+ * program reads that speaks SQL (docs/journal.md has its tables and views).
  *
  * The database is in WAL mode with synchronous=FULL: a commit is one write and one fsync of the
  * write-ahead log. A server that is killed loses nothing that it has sent. Readers do not wait for
