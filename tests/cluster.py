@@ -69,18 +69,9 @@ def program(name):
 
 
 @functools.cache
-def first_server():
-    """The option of dpt-rdzv which says that no node knows an earlier server. None if the program does not have it:
-    some tests compare with the programs of an earlier commit."""
-    known = subprocess.run([program("dpt-rdzv"), "--help"], capture_output=True, text=True, timeout=30).stdout
-    return ["--fresh"] if "--fresh" in known else []
-
-
-@functools.cache
-def knows_journal():
-    """Whether dpt-rdzv has --state-dir: some tests compare with the programs of an earlier commit."""
-    known = subprocess.run([program("dpt-rdzv"), "--help"], capture_output=True, text=True, timeout=30).stdout
-    return "--state-dir" in known
+def knows_option(name):
+    """Whether dpt-rdzv has this option: some tests compare with the programs of an earlier commit."""
+    return name in subprocess.run([program("dpt-rdzv"), "--help"], capture_output=True, text=True, timeout=30).stdout
 
 
 def wait_until(what, condition, timeout, context=None, poll_s=POLL_S):
@@ -305,6 +296,7 @@ class Cluster:
         self.env = dict(os.environ, **{MARK: self.mark})
         self.env.pop("DPT_RDZV_ENDPOINT", None)
         self.server, self.port, self.workers, self._starts = None, 0, [], 0
+        self.state_dir = self.root / "rdzv-state"
 
     def __enter__(self):
         return self
@@ -318,10 +310,11 @@ class Cluster:
         """Starts dpt-rdzv and waits until it listens. port 0: a port that the kernel gives to no other process while
         the server is down; the server is then told that no node knows an earlier one. A restart keeps the port."""
         if port == 0:
-            port, args = quiet_port(), [*first_server(), *args]
+            port, args = quiet_port(), [*(["--fresh"] if knows_option("--fresh") else []), *args]
         port_file = self.root / f"rdzv-{self._next()}.port"
-        state = [] if "--state-dir" in args or not knows_journal() else ["--state-dir", self.state_dir()]
-        argv = [program("dpt-rdzv"), "--port", port, "--port-file", port_file, *state, *args]
+        if "--state-dir" not in args and knows_option("--state-dir"):
+            args = ["--state-dir", self.state_dir, *args]
+        argv = [program("dpt-rdzv"), "--port", port, "--port-file", port_file, *args]
         server = Process("dpt-rdzv", argv, self.root / "rdzv.log", dict(self.env, **(env or {})))
         self.server = server
 
@@ -334,10 +327,6 @@ class Cluster:
             return None
         self.port = wait_until("the server listens", listening, timeout, server.log_tail)
         return server
-
-    def state_dir(self):
-        """The folder of the server's journal."""
-        return self.root / "rdzv-state"
 
     def restart_server(self, **options):
         """A new server process on the old port."""

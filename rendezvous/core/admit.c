@@ -53,8 +53,7 @@ static void answer_after_end(const struct inquiry *from, struct run *run)
     struct refusal refusal;
     const bool is_next = dpt_rdzv_knows_members(run) &&
                          !dpt_rdzv_is_own_epoch(from->core, from->message->stamp->epoch);
-    if (is_next ||
-        (from->message->spec != NULL && dpt_rdzv_differs(run, from->message, &refusal)))
+    if (is_next || (from->message->spec != NULL && dpt_rdzv_differs(run, from->message, &refusal)))
         answer_with_text(from, DPT__SERVER_PHASE__SERVER_WAITING,
                          "the run of this name has ended, and its nodes are leaving");
     else
@@ -89,8 +88,7 @@ static bool answer_removed_incarnation(const struct inquiry *from, const struct 
     }
     if (former == NULL && dpt_rdzv_may_return(from, run, departed))
         return false;
-    const bool went_on =
-        run != NULL && run->kept.ran > dpt_rdzv_newest_ran(from->message);
+    const bool went_on = run != NULL && run->kept.ran > dpt_rdzv_newest_ran(from->message);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_EXPELLED,
                                   .run = run,
                                   .world_step = went_on ? run->progress.step : 0,
@@ -99,8 +97,8 @@ static bool answer_removed_incarnation(const struct inquiry *from, const struct 
     return true;
 }
 
-/* Answers an earlier incarnation of a member that the server has not heard since its restart. False:
- * it is none. */
+/* Answers an earlier incarnation of a member that the server has not heard since its restart.
+ * False: it is none. */
 static bool answer_earlier_incarnation(const struct inquiry *from, const struct run *run)
 {
     uint8_t secret[DPT_PROTO_SECRET_BYTES];

@@ -87,8 +87,8 @@ static void advance_adopting(struct run *run)
                      (unsigned long long)run->generation, run->plan.world_size);
         return;
     }
-    if (!failed && (knows ? dpt_rdzv_awaits_members(run)
-                          : run->core->now_ms < formation->adopt_until_ms))
+    if (!failed &&
+        (knows ? dpt_rdzv_awaits_members(run) : run->core->now_ms < formation->adopt_until_ms))
         return;
     /* A node that is not back yet may hold the newest state. So no plan is made before its lease is
      * over, or before all members are back that the journal names (advance_preparing). */
@@ -236,11 +236,11 @@ static void advance_planned(struct run *run)
     progress->n_losses = 0;
     if (run->plan.guests == 0)
         dpt_rdzv_update_redundancy(run);
-    dpt_rdzv_record(run, (struct dpt_rdzv_record){
-                             .kind = DPT_RDZV_RECORD_RUNS,
-                             .generation = run->generation,
-                             .step = run->plan.resume_step,
-                             .flags = progress->redundant ? DPT_RDZV_FLAG_REDUNDANT : 0u});
+    dpt_rdzv_record(
+        run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_RUNS,
+                                      .generation = run->generation,
+                                      .step = run->plan.resume_step,
+                                      .flags = progress->redundant ? DPT_RDZV_FLAG_REDUNDANT : 0u});
     if (run->plan.guests > 0) {
         dpt_rdzv_prepare(run, PREPARE_HARD,
                          dpt_rdzv_cause(CAUSE_LEFT, 0, "guests have handed over their state"));

@@ -93,8 +93,9 @@ static enum dpt_status apply_generation(struct run *run, const struct dpt_rdzv_r
     return DPT_OK;
 }
 
-/* The kept node of member `i`; NULL: it is not there. Members and nodes are in the order of joining,
- * unless nodes came back after a restart, so the search begins behind the member before: *at. */
+/* The kept node of member `i`; NULL: it is not there. Members and nodes are in the order of
+ * joining, unless nodes came back after a restart, so the search begins behind the member before:
+ * *at. */
 static struct kept_node *kept_of_member(struct kept *kept, const struct dpt_rdzv_member *member,
                                         size_t *at)
 {
@@ -236,8 +237,8 @@ static enum dpt_status apply_run(struct dpt_rdzv *core, const struct dpt_rdzv_re
                : dpt_fail_nomem(err, "run '%s' of the rendezvous server", record->run);
 }
 
-/* All of an ended run that counts later is in this one record, so a journal need not give the others
- * back. */
+/* All of an ended run that counts later is in this one record, so a journal need not give the
+ * others back. */
 static void apply_forget(struct dpt_rdzv *core, const struct dpt_rdzv_record *record)
 {
     for (size_t i = core->n_runs; i-- > 0;)
@@ -258,12 +259,18 @@ static void apply_forget(struct dpt_rdzv *core, const struct dpt_rdzv_record *re
 typedef enum dpt_status apply_fn(struct run *, const struct dpt_rdzv_record *, struct dpt_err *);
 
 static apply_fn *const apply_to_run[DPT_RDZV_RECORD_COUNT] = {
-    [DPT_RDZV_RECORD_JOINED] = apply_joined,         [DPT_RDZV_RECORD_REMOVED] = apply_removed,
-    [DPT_RDZV_RECORD_GENERATION] = apply_generation, [DPT_RDZV_RECORD_PLAN] = apply_plan,
-    [DPT_RDZV_RECORD_RUNS] = apply_runs,             [DPT_RDZV_RECORD_ADOPTED] = apply_adopted,
-    [DPT_RDZV_RECORD_GRANT] = apply_grant,           [DPT_RDZV_RECORD_SAVED] = apply_saved,
-    [DPT_RDZV_RECORD_CRASH] = apply_crash,           [DPT_RDZV_RECORD_REFILL] = apply_refill,
-    [DPT_RDZV_RECORD_ERROR] = apply_error,           [DPT_RDZV_RECORD_END] = apply_end};
+    [DPT_RDZV_RECORD_JOINED] = apply_joined,
+    [DPT_RDZV_RECORD_REMOVED] = apply_removed,
+    [DPT_RDZV_RECORD_GENERATION] = apply_generation,
+    [DPT_RDZV_RECORD_PLAN] = apply_plan,
+    [DPT_RDZV_RECORD_RUNS] = apply_runs,
+    [DPT_RDZV_RECORD_ADOPTED] = apply_adopted,
+    [DPT_RDZV_RECORD_GRANT] = apply_grant,
+    [DPT_RDZV_RECORD_SAVED] = apply_saved,
+    [DPT_RDZV_RECORD_CRASH] = apply_crash,
+    [DPT_RDZV_RECORD_REFILL] = apply_refill,
+    [DPT_RDZV_RECORD_ERROR] = apply_error,
+    [DPT_RDZV_RECORD_END] = apply_end};
 
 enum dpt_status dpt_rdzv_apply(struct dpt_rdzv *core, const struct dpt_rdzv_record *record,
                                struct dpt_err *err)
@@ -279,7 +286,8 @@ enum dpt_status dpt_rdzv_apply(struct dpt_rdzv *core, const struct dpt_rdzv_reco
         return DPT_OK;
     }
     if ((run == NULL) != is_new)
-        return contradict(err, record, is_new ? "the run is known already" : "no such run is known");
+        return contradict(err, record,
+                          is_new ? "the run is known already" : "no such run is known");
     if (is_new)
         return apply_run(core, record, err);
     if (run->kept.ended && record->kind != DPT_RDZV_RECORD_REMOVED &&

@@ -10,9 +10,8 @@
 
 /* Changes the durable state as the record says. Reads nothing but the record and the durable state.
  * DPT_ECORRUPT: the record contradicts the state, and nothing has changed. DPT_ENOMEM. */
-DPT_MUST_USE enum dpt_status dpt_rdzv_apply(struct dpt_rdzv *core,
-                                            const struct dpt_rdzv_record *record,
-                                            struct dpt_err *err);
+DPT_MUST_USE enum dpt_status
+dpt_rdzv_apply(struct dpt_rdzv *core, const struct dpt_rdzv_record *record, struct dpt_err *err);
 
 /* Decides: puts the record into the output of the step and applies it. The caller leaves at_ms
  * out; dpt_rdzv_record sets `run`, too. */

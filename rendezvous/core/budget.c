@@ -17,12 +17,12 @@ static void refill_budget(struct run *run, int64_t steps)
     const int64_t earned = budget->refill_steps / REFILL_STEPS;
     budget->refill_steps %= REFILL_STEPS;
     if (earned > 0 && budget->used > 0 && !dpt_rdzv_has_ended(run))
-        dpt_rdzv_record(
-            run, (struct dpt_rdzv_record){
-                     .kind = DPT_RDZV_RECORD_REFILL,
-                     .generation = run->generation,
-                     .step = run->progress.step,
-                     .count = earned < budget->used ? budget->used - (uint32_t)earned : 0});
+        dpt_rdzv_record(run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_REFILL,
+                                                      .generation = run->generation,
+                                                      .step = run->progress.step,
+                                                      .count = earned < budget->used
+                                                                   ? budget->used - (uint32_t)earned
+                                                                   : 0});
     if (budget->used == 0) {
         budget->refill_steps = 0;
         budget->error_ms = -1; /* an error that was overcome does not explain a later end */
@@ -62,12 +62,12 @@ static void use_restarts(struct run *run, uint32_t crashes, uint64_t incident, c
     const uint32_t room = UINT32_MAX - budget->used;
     if (dpt_rdzv_has_ended(run))
         return;
-    dpt_rdzv_record(run, (struct dpt_rdzv_record){
-                             .kind = DPT_RDZV_RECORD_CRASH,
-                             .generation = incident,
-                             .step = run->progress.step,
-                             .count = budget->used + (crashes < room ? crashes : room),
-                             .text = what});
+    dpt_rdzv_record(
+        run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_CRASH,
+                                      .generation = incident,
+                                      .step = run->progress.step,
+                                      .count = budget->used + (crashes < room ? crashes : room),
+                                      .text = what});
     budget->refill_steps = 0;
     run->changed = true;
     if (budget->used <= run->spec.max_restarts)

@@ -109,9 +109,9 @@ static bool is_run_over(struct run *run)
 {
     const struct dpt_timing *timing = &run->timing;
     const bool ended = dpt_rdzv_has_ended(run);
-    const int64_t alone_ms = ended                           ? timing->grace_ms
+    const int64_t alone_ms = ended                         ? timing->grace_ms
                              : dpt_rdzv_knows_members(run) ? timing->join_ms
-                                                             : timing->forget_ms;
+                                                           : timing->forget_ms;
     int64_t *empty_ms = &run->membership.empty_ms;
     if (run->n_nodes > 0 || (ended && run->kept.n_nodes > 0)) /* members are told of the end */
         *empty_ms = -1;

@@ -70,13 +70,14 @@ struct dpt_rdzv_send {
  * Durable state changes by records alone (apply.h), so a server that gets the records of an earlier
  * one back knows all that the earlier one had decided. No heartbeat causes a record. */
 enum dpt_rdzv_record_kind {
-    DPT_RDZV_RECORD_START,      /* a server starts: number (epoch) */
-    DPT_RDZV_RECORD_RUN,        /* a run is known: spec, fingerprint, data_digest, folder */
-    DPT_RDZV_RECORD_JOINED,     /* a node is admitted: node, host, incarnation, secret */
-    DPT_RDZV_RECORD_REMOVED,    /* and removed: node, incarnation, flags, number (its counter), count
-                                   (nodes of a farewell that could not save), text (the reason) */
-    DPT_RDZV_RECORD_GENERATION, /* PREPARE(generation) begins: its number is never used again; cause,
-                                   text, detect_ms, SOFT; step and step_ms of the one before */
+    DPT_RDZV_RECORD_START,   /* a server starts: number (epoch) */
+    DPT_RDZV_RECORD_RUN,     /* a run is known: spec, fingerprint, data_digest, folder */
+    DPT_RDZV_RECORD_JOINED,  /* a node is admitted: node, host, incarnation, secret */
+    DPT_RDZV_RECORD_REMOVED, /* and removed: node, incarnation, flags, number (its counter), count
+                                (nodes of a farewell that could not save), text (the reason) */
+    DPT_RDZV_RECORD_GENERATION, /* PREPARE(generation) begins: its number is never used again;
+                                   cause, text, detect_ms, SOFT; step and step_ms of the one before
+                                 */
     DPT_RDZV_RECORD_PLAN,       /* the plan of `generation`: step (from which it resumes), number
                                    (highest step before), count (ranks), digest, members, flags,
                                    and the cause in its last words */
@@ -166,9 +167,8 @@ void dpt_rdzv_destroy(struct dpt_rdzv **core);
  * enough. The new server waits a lease for the members that the records name
  * (docs/membership.md, "Server restart"). DPT_ECORRUPT: no server makes this record after those
  * before it. DPT_ENOMEM. */
-DPT_MUST_USE enum dpt_status dpt_rdzv_restore(struct dpt_rdzv *core,
-                                              const struct dpt_rdzv_record *record,
-                                              struct dpt_err *err);
+DPT_MUST_USE enum dpt_status
+dpt_rdzv_restore(struct dpt_rdzv *core, const struct dpt_rdzv_record *record, struct dpt_err *err);
 
 /* Takes one event. Does not block. DPT_ENOMEM, the only failure, leaves the machine unusable. */
 DPT_MUST_USE enum dpt_status dpt_rdzv_step(struct dpt_rdzv *core,

@@ -14,9 +14,9 @@ struct dpt_journal {
     enum dpt_status (*restore)(void *ctx, struct dpt_rdzv *core, struct dpt_err *err);
     /* Takes a copy of the record for the next commit. DPT_EOVERFLOW: too many records wait. */
     enum dpt_status (*add)(void *ctx, const struct dpt_rdzv_record *record, struct dpt_err *err);
-    /* Makes all records since the last commit durable, all or none of them. DPT_ENOSPC, DPT_EIO: none
-     * is durable yet, all are kept, and the commit may be tried again. Any other failure ends the
-     * server. */
+    /* Makes all records since the last commit durable, all or none of them. DPT_ENOSPC, DPT_EIO:
+     * none is durable yet, all are kept, and the commit may be tried again. Any other failure ends
+     * the server. */
     enum dpt_status (*commit)(void *ctx, struct dpt_err *err);
 };
 

@@ -32,16 +32,15 @@ void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i)
     const struct run *run = core->runs[i];
     const struct formation *formation = &run->formation;
     const bool failed = run->phase == DPT_RDZV_FAILED;
-    dpt_rdzv_record(
-        run, (struct dpt_rdzv_record){
-                 .kind = DPT_RDZV_RECORD_FORGET,
-                 .step = run->progress.step,
-                 .generation = dpt_rdzv_newer(run->generation,
-                                              dpt_rdzv_newer(formation->generation_high,
-                                                             formation->generation_floor)),
-                 .number = dpt_rdzv_newer(run->kept.ran, formation->ran_before),
-                 .flags = (dpt_rdzv_has_ended(run) ? DPT_RDZV_FLAG_ENDED : 0u) |
-                          (failed ? DPT_RDZV_FLAG_FAILED : 0u)});
+    dpt_rdzv_record(run, (struct dpt_rdzv_record){
+                             .kind = DPT_RDZV_RECORD_FORGET,
+                             .step = run->progress.step,
+                             .generation = dpt_rdzv_newer(
+                                 run->generation, dpt_rdzv_newer(formation->generation_high,
+                                                                 formation->generation_floor)),
+                             .number = dpt_rdzv_newer(run->kept.ran, formation->ran_before),
+                             .flags = (dpt_rdzv_has_ended(run) ? DPT_RDZV_FLAG_ENDED : 0u) |
+                                      (failed ? DPT_RDZV_FLAG_FAILED : 0u)});
 }
 
 /* ---- nodes ---- */
@@ -63,8 +62,8 @@ struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *messag
     DPT_ASSERT(run->n_nodes < DPT_PROTO_NODES_MAX);
     const struct kept_node *kept = dpt_rdzv_find_kept(run, message->stamp->node);
     const bool expected = dpt_rdzv_kept_as(run, message) != NULL;
-    const bool back = dpt_rdzv_is_own_epoch(run->core, message->stamp->epoch) &&
-                      message->stamp->generation > 0;
+    const bool back =
+        dpt_rdzv_is_own_epoch(run->core, message->stamp->epoch) && message->stamp->generation > 0;
     struct node *node = calloc(1, sizeof *node);
     if (node == NULL) {
         run->core->out.no_memory = true;
@@ -123,21 +122,20 @@ static void record_removed(const struct run *run, const struct node *node,
 {
     const bool cut_off = node->link.cut_off;
     const bool awaited = cut_off && dpt_rdzv_may_hold_newest(node);
-    dpt_rdzv_record(
-        run, (struct dpt_rdzv_record){
-                 .kind = DPT_RDZV_RECORD_REMOVED,
-                 .generation = run->generation,
-                 .step = run->progress.step,
-                 .node = node->id,
-                 .host = node->host_name,
-                 .incarnation = node->incarnation,
-                 .number = node->link.counter_seen,
-                 .count = removal->n_nodes,
-                 .text = removal->why,
-                 .flags = (cut_off ? DPT_RDZV_FLAG_CUT_OFF : 0u) |
-                          (awaited ? DPT_RDZV_FLAG_AWAITED : 0u) |
-                          (removal->released ? DPT_RDZV_FLAG_RELEASED : 0u) |
-                          (removal->last_holder ? DPT_RDZV_FLAG_LAST_HOLDER : 0u)});
+    dpt_rdzv_record(run, (struct dpt_rdzv_record){
+                             .kind = DPT_RDZV_RECORD_REMOVED,
+                             .generation = run->generation,
+                             .step = run->progress.step,
+                             .node = node->id,
+                             .host = node->host_name,
+                             .incarnation = node->incarnation,
+                             .number = node->link.counter_seen,
+                             .count = removal->n_nodes,
+                             .text = removal->why,
+                             .flags = (cut_off ? DPT_RDZV_FLAG_CUT_OFF : 0u) |
+                                      (awaited ? DPT_RDZV_FLAG_AWAITED : 0u) |
+                                      (removal->released ? DPT_RDZV_FLAG_RELEASED : 0u) |
+                                      (removal->last_holder ? DPT_RDZV_FLAG_LAST_HOLDER : 0u)});
 }
 
 void dpt_rdzv_remove_node(struct run *run, struct node *node, const struct removal *removal)

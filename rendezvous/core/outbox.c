@@ -104,9 +104,9 @@ static const struct dpt_rdzv_member *copy_members(struct outbox *out,
 struct dpt_rdzv_record *dpt_outbox_record(struct outbox *out, const struct dpt_rdzv_record *record)
 {
     struct dpt_rdzv_record copy = *record;
-    const char **const texts[] = {&copy.run,         &copy.text,        &copy.cause,
-                                  &copy.node,        &copy.host,        &copy.fingerprint,
-                                  &copy.data_digest, &copy.folder,      &copy.digest};
+    const char **const texts[] = {&copy.run,         &copy.text,   &copy.cause,
+                                  &copy.node,        &copy.host,   &copy.fingerprint,
+                                  &copy.data_digest, &copy.folder, &copy.digest};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         *texts[i] = dpt_outbox_text(out, *texts[i] != NULL ? *texts[i] : "");
     copy.members = copy_members(out, record);

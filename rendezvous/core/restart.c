@@ -31,12 +31,12 @@ static void begin_run(struct run *run)
     }
     if (run->generation > 0 && count_missing(run) > 0)
         formation->adopt_until_ms = run->core->now_ms + run->timing.lease_ms;
-    dpt_rdzv_log(run, DPT_LOG_INFO,
-                 "the journal knows this run: generation %llu, saved step %lld, %zu node%s may come "
-                 "back within %.1f s",
-                 (unsigned long long)run->generation, (long long)run->progress.saved_step,
-                 kept->n_nodes, kept->n_nodes == 1 ? "" : "s",
-                 (double)run->timing.lease_ms / 1000.0);
+    dpt_rdzv_log(
+        run, DPT_LOG_INFO,
+        "the journal knows this run: generation %llu, saved step %lld, %zu node%s may come "
+        "back within %.1f s",
+        (unsigned long long)run->generation, (long long)run->progress.saved_step, kept->n_nodes,
+        kept->n_nodes == 1 ? "" : "s", (double)run->timing.lease_ms / 1000.0);
 }
 
 void dpt_rdzv_begin(struct dpt_rdzv *core)
@@ -68,8 +68,7 @@ void dpt_rdzv_give_up_members(struct run *run)
 {
     const struct kept *kept = &run->kept;
     struct formation *formation = &run->formation;
-    if (formation->members_until_ms < 0 ||
-        dpt_rdzv_listened_ms(run) < formation->members_until_ms)
+    if (formation->members_until_ms < 0 || dpt_rdzv_listened_ms(run) < formation->members_until_ms)
         return;
     formation->members_until_ms = -1;
     for (size_t i = kept->n_nodes; i-- > 0;) {
@@ -77,9 +76,10 @@ void dpt_rdzv_give_up_members(struct run *run)
         if (dpt_rdzv_find_node(run, node->id) != NULL)
             continue;
         if (!dpt_rdzv_has_ended(run))
-            dpt_rdzv_log(run, DPT_LOG_WARN,
-                         "node %s lost: it did not come back within a lease of the server's restart",
-                         node->id);
+            dpt_rdzv_log(
+                run, DPT_LOG_WARN,
+                "node %s lost: it did not come back within a lease of the server's restart",
+                node->id);
         dpt_rdzv_remove_kept(run, node, true, "it did not come back after the server's restart");
         run->changed = true;
     }

@@ -166,8 +166,8 @@ int dpt_rdzv_shards_of(const struct rank *rank, uint64_t state_generation,
 
 int64_t dpt_rdzv_granted_step(const struct run *run)
 {
-    const bool granted = run->plan.generation != 0 &&
-                         run->kept.granted_generation == run->plan.generation;
+    const bool granted =
+        run->plan.generation != 0 && run->kept.granted_generation == run->plan.generation;
     return granted ? run->kept.granted_step : -1;
 }
 

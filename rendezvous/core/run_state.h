@@ -227,10 +227,10 @@ struct formation {
     int64_t plan_after_ms;     /* no plan before: a pause after failures, or nodes may come back */
     int64_t adopt_until_ms;    /* until then wait for nodes of an earlier server; < 0: no wait */
     int64_t regather_until_ms; /* no plan before while removed nodes may return; < 0: none may */
-    int64_t members_until_ms;  /* until then members that the journal names may come; < 0: no wait */
+    int64_t members_until_ms; /* until then members that the journal names may come; < 0: no wait */
     bool outdated; /* a node knows a generation that the journal does not: another server made it */
-    uint32_t failed;           /* formations in a row that failed with no step and no loss */
-    uint32_t slow;             /* formations in a row in which not all ranks were READY in time */
+    uint32_t failed; /* formations in a row that failed with no step and no loss */
+    uint32_t slow;   /* formations in a row in which not all ranks were READY in time */
 };
 
 /* The shards of a lost rank. They are kept until a generation runs. */
@@ -321,7 +321,7 @@ struct dpt_rdzv {
     size_t n_runs;
     struct forgotten_run forgotten[FORGOTTEN_MAX]; /* ring; unused entries are zero */
     size_t n_forgotten;                            /* number ever added to the ring */
-    uint64_t generation_floor; /* highest generation of runs that have left the ring */
+    uint64_t generation_floor;   /* highest generation of runs that have left the ring */
     uint64_t epochs[EPOCHS_MAX]; /* of the servers of the journal, this one included: ring */
     size_t n_epochs;             /* number ever added to the ring */
     bool started;                /* the first step is made */

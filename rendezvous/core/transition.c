@@ -22,15 +22,15 @@ static void advance_generation(struct run *run)
 {
     const struct formation *formation = &run->formation;
     const uint64_t used = dpt_rdzv_newer(formation->generation_high, formation->generation_floor);
-    dpt_rdzv_record(run, (struct dpt_rdzv_record){
-                             .kind = DPT_RDZV_RECORD_GENERATION,
-                             .generation = 1 + dpt_rdzv_newer(run->generation, used),
-                             .step = run->progress.step,
-                             .step_ms = run->progress.step_ms_median,
-                             .cause = dpt_rdzv_cause_name(formation->cause.kind),
-                             .detect_ms = formation->cause.detect_ms,
-                             .text = formation->cause.text,
-                             .flags = formation->soft ? DPT_RDZV_FLAG_SOFT : 0u});
+    dpt_rdzv_record(
+        run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_GENERATION,
+                                      .generation = 1 + dpt_rdzv_newer(run->generation, used),
+                                      .step = run->progress.step,
+                                      .step_ms = run->progress.step_ms_median,
+                                      .cause = dpt_rdzv_cause_name(formation->cause.kind),
+                                      .detect_ms = formation->cause.detect_ms,
+                                      .text = formation->cause.text,
+                                      .flags = formation->soft ? DPT_RDZV_FLAG_SOFT : 0u});
 }
 
 static void ask_for_reports(struct run *run)

@@ -207,8 +207,8 @@ int main(int argc, char **argv)
     struct dpt_err err;
     dpt_log_set_who("dpt-rdzv", "");
     const bool history = argc > 1 && strcmp(argv[1], "history") == 0;
-    enum dpt_status status = history ? dpt_rdzv_print_history(argc - 1, argv + 1, &err)
-                                     : run_server(argc, argv, &err);
+    enum dpt_status status =
+        history ? dpt_rdzv_print_history(argc - 1, argv + 1, &err) : run_server(argc, argv, &err);
     if (status == DPT_OK)
         return EXIT_OK;
     (void)fprintf(stderr, "dpt-rdzv: %s\n", err.text);

@@ -4,8 +4,8 @@
  *
  * If a commit fails because the disk is full or broken, no message may leave: the held ones are
  * dropped, and so are all later ones until a commit succeeds; it is tried every second. Agents then
- * train on as without a server. A dropped message does no harm, because the next one carries the whole
- * state again. */
+ * train on as without a server. A dropped message does no harm, because the next one carries the
+ * whole state again. */
 #ifndef DPT_RENDEZVOUS_SERVER_TURN_H
 #define DPT_RENDEZVOUS_SERVER_TURN_H
 
@@ -14,9 +14,10 @@
 #include <zmq.h>
 
 enum {
-    DPT_TURN_HELD_MAX = 16384,                    /* messages that wait for a commit */
-    DPT_TURN_HELD_BYTES_MAX = 64 * 1024 * 1024,   /* ... and their size; beyond, the turn ends early */
-    DPT_TURN_RETRY_MS = 1000,                     /* after a commit that failed */
+    DPT_TURN_HELD_MAX = 16384, /* messages that wait for a commit */
+    DPT_TURN_HELD_BYTES_MAX =
+        64 * 1024 * 1024,     /* ... and their size; beyond, the turn ends early */
+    DPT_TURN_RETRY_MS = 1000, /* after a commit that failed */
     DPT_TURN_REPORT_MS = 15000
 };
 
@@ -47,8 +48,8 @@ bool dpt_turn_is_full(const struct dpt_turn *turn);
 /* Commits. A failure that may pass is logged and is DPT_OK. */
 DPT_MUST_USE enum dpt_status dpt_turn_end(struct dpt_turn *turn, int64_t now_ms,
                                           struct dpt_err *err);
-/* After dpt_turn_end: the next message that may leave, in the order of dpt_turn_hold; the caller gets
- * the frame. False: there is none left. */
+/* After dpt_turn_end: the next message that may leave, in the order of dpt_turn_hold; the caller
+ * gets the frame. False: there is none left. */
 bool dpt_turn_release(struct dpt_turn *turn, uint64_t *ret_conn, zmq_msg_t *ret_frame);
 
 #endif

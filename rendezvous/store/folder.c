@@ -25,6 +25,7 @@ enum dpt_status dpt_store_folder(int port, char ret_dir[PATH_MAX], struct dpt_er
                         "there is no folder for the journal, as neither XDG_STATE_HOME nor HOME is "
                         "set: give --state-dir DIR, or --state-dir none");
     return bytes < PATH_MAX ? DPT_OK
-                            : dpt_fail(err, DPT_ECONFIG, "the folder for the journal is too long: "
-                                                         "give --state-dir DIR");
+                            : dpt_fail(err, DPT_ECONFIG,
+                                       "the folder for the journal is too long: "
+                                       "give --state-dir DIR");
 }

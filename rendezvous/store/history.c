@@ -115,10 +115,11 @@ static enum dpt_status print_run(const struct history *history, sqlite3_stmt *ru
                   text_at(run, 5), text_at(run, 6), text_at(run, 7), text_at(run, 8),
                   text_at(run, 9), error[0] != '\0' ? "  error: " : "", error,
                   error[0] != '\0' ? "\n" : "");
-    DPT_TRY(print_rows(history, generations_sql, id,
-                       "  generation began         number world nodes     from       to  lost  detect "
-                       " report rebuild  steps/s  cause (times in ms)\n",
-                       print_generation, err));
+    DPT_TRY(
+        print_rows(history, generations_sql, id,
+                   "  generation began         number world nodes     from       to  lost  detect "
+                   " report rebuild  steps/s  cause (times in ms)\n",
+                   print_generation, err));
     DPT_TRY(print_rows(history, failures_sql, id, "  failures\n", print_failure, err));
     return print_rows(history, checkpoints_sql, id, "  checkpoints\n", print_checkpoint, err);
 }
@@ -160,10 +161,11 @@ static enum dpt_status check_run(const struct history *history, const char *run,
     if (failed)
         status = fail_to_read(history, err);
     else if (!found)
-        status = dpt_fail(err, DPT_ENOENT,
-                          "the journal '%s' knows no run '%s': dpt-rdzv history without --run lists "
-                          "its runs",
-                          history->path, run);
+        status =
+            dpt_fail(err, DPT_ENOENT,
+                     "the journal '%s' knows no run '%s': dpt-rdzv history without --run lists "
+                     "its runs",
+                     history->path, run);
     (void)sqlite3_finalize(names);
     return status;
 }
@@ -182,8 +184,8 @@ static enum dpt_status print_history(const struct history *history,
          sqlite3_bind_text(rows, 1, options->run, -1, SQLITE_STATIC) != SQLITE_OK))
         status = fail_to_read(history, err);
     else
-        status = options->json ? print_json(history, rows, err)
-                               : print_runs(history, rows, &n, err);
+        status =
+            options->json ? print_json(history, rows, err) : print_runs(history, rows, &n, err);
     (void)sqlite3_finalize(rows);
     if (status == DPT_OK && !options->json && n == 0)
         (void)fprintf(history->out, "the journal '%s' has no run yet\n", history->path);
@@ -197,9 +199,9 @@ enum dpt_status dpt_store_history(const struct dpt_history_options *options, FIL
     struct history history = {.path = path, .out = out};
     DPT_TRY(dpt_fs_join(options->dir, "journal.sqlite", path, sizeof path, err));
     if (!dpt_fs_exists(path))
-        return dpt_fail(err, DPT_ENOENT,
-                        "there is no journal '%s': give --state-dir as to the server, or its --port",
-                        path);
+        return dpt_fail(
+            err, DPT_ENOENT,
+            "there is no journal '%s': give --state-dir as to the server, or its --port", path);
     DPT_TRY(store_open_database(path, OPEN_TO_READ, &history.database, err));
     const enum dpt_status status = print_history(&history, options, err);
     (void)sqlite3_close(history.database);

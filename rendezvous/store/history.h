@@ -13,9 +13,9 @@ struct dpt_history_options {
     bool json;       /* one JSON object; else text */
 };
 
-/* Writes runs with their generations, failures, checkpoints and nodes to `out`, oldest first. Changes
- * nothing. The caller checks `out` for errors. DPT_ENOENT: there is no journal, or no such run. The
- * refusals of dpt_store_open but DPT_EEXIST. */
+/* Writes runs with their generations, failures, checkpoints and nodes to `out`, oldest first.
+ * Changes nothing. The caller checks `out` for errors. DPT_ENOENT: there is no journal, or no such
+ * run. The refusals of dpt_store_open but DPT_EEXIST. */
 DPT_MUST_USE enum dpt_status dpt_store_history(const struct dpt_history_options *options, FILE *out,
                                                struct dpt_err *err);
 

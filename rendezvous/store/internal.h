@@ -14,7 +14,8 @@ enum { STORE_BUSY_MS = 2000 }; /* a reader's checkpoint may hold the lock for a 
 
 /* ---- schema.c ---- */
 
-extern const char store_schema[]; /* CREATE statements */
+enum { STORE_SCHEMA_PARTS = 3 };
+extern const char *const store_schema[STORE_SCHEMA_PARTS]; /* CREATE statements */
 /* The name of a kind in the column `kind`. */
 const char *store_kind_name(enum dpt_rdzv_record_kind kind);
 /* False: no kind has this name. */
@@ -49,8 +50,8 @@ void rows_fini(struct rows *rows);
  * *run_id is set. Returns SQLite's code. */
 int rows_add(const struct rows *rows, sqlite3 *database, const struct dpt_rdzv_record *record,
              int64_t wall_ms, int64_t *run_id);
-/* Called with each record that counts, in order, and the number of its run; the record is valid until
- * it returns. */
+/* Called with each record that counts, in order, and the number of its run; the record is valid
+ * until it returns. */
 typedef enum dpt_status rows_take(void *ctx, const struct dpt_rdzv_record *record, int64_t run_id,
                                   struct dpt_err *err);
 DPT_MUST_USE enum dpt_status rows_read(sqlite3 *database, const char *path, rows_take *take,

@@ -29,11 +29,12 @@ enum dpt_status store_fail(sqlite3 *database, const char *path, const char *what
                         "--state-dir, or move the file away",
                         path, text);
     case SQLITE_CORRUPT:
-        return dpt_fail(err, DPT_ECORRUPT,
-                        "the journal '%s' is damaged (%s): it was left as it is; move it away or "
-                        "name another --state-dir (nodes that train come back with their state), or "
-                        "put a copy back",
-                        path, text);
+        return dpt_fail(
+            err, DPT_ECORRUPT,
+            "the journal '%s' is damaged (%s): it was left as it is; move it away or "
+            "name another --state-dir (nodes that train come back with their state), or "
+            "put a copy back",
+            path, text);
     default:
         return dpt_fail(err, DPT_EIO, "%s '%s': %s (SQLite %d)", what, path, text, code);
     }
@@ -71,11 +72,12 @@ static enum dpt_status check_whole(sqlite3 *database, const char *path, struct d
     } else {
         const char *said = (const char *)sqlite3_column_text(statement, 0);
         if (said == NULL || strcmp(said, "ok") != 0)
-            status = dpt_fail(err, DPT_ECORRUPT,
-                              "the journal '%s' is damaged (%s): it was left as it is; move it away "
-                              "or name another --state-dir (nodes that train come back with their "
-                              "state), or put a copy back",
-                              path, said != NULL ? said : "no answer");
+            status =
+                dpt_fail(err, DPT_ECORRUPT,
+                         "the journal '%s' is damaged (%s): it was left as it is; move it away "
+                         "or name another --state-dir (nodes that train come back with their "
+                         "state), or put a copy back",
+                         path, said != NULL ? said : "no answer");
     }
     (void)sqlite3_finalize(statement);
     return status;
@@ -94,10 +96,11 @@ static enum dpt_status check_form(sqlite3 *database, const char *path, bool *ret
     if (*ret_empty)
         return DPT_OK;
     if (application != APPLICATION_ID)
-        return dpt_fail(err, DPT_ECORRUPT,
-                        "'%s' is a database of another program, no journal of dpt-rdzv: it was left "
-                        "as it is; name another --state-dir",
-                        path);
+        return dpt_fail(
+            err, DPT_ECORRUPT,
+            "'%s' is a database of another program, no journal of dpt-rdzv: it was left "
+            "as it is; name another --state-dir",
+            path);
     if (version != DPT_STORE_VERSION)
         return dpt_fail(err, DPT_EVERSION,
                         "the journal '%s' has version %lld, and this dpt-rdzv writes version %d: "
@@ -113,7 +116,9 @@ static enum dpt_status create_tables(sqlite3 *database, const char *path, struct
     (void)snprintf(marks, sizeof marks, "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT",
                    APPLICATION_ID, DPT_STORE_VERSION);
     DPT_TRY(store_run(database, path, "BEGIN IMMEDIATE", err));
-    enum dpt_status status = store_run(database, path, store_schema, err);
+    enum dpt_status status = DPT_OK;
+    for (int i = 0; i < STORE_SCHEMA_PARTS && status == DPT_OK; i++)
+        status = store_run(database, path, store_schema[i], err);
     if (status == DPT_OK)
         status = store_run(database, path, marks, err);
     if (status != DPT_OK)

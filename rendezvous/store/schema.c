@@ -4,36 +4,30 @@
 
 #include <string.h>
 
-#define TIME(column) "strftime('%Y-%m-%dT%H:%M:%fZ', " column " / 1000.0, 'unixepoch')"
-
-const char store_schema[] =
-    "CREATE TABLE run("                   /* one training under one name, until the name is free */
-    " id INTEGER PRIMARY KEY,"            /* grows */
-    " name TEXT NOT NULL, user TEXT NOT NULL, config TEXT NOT NULL,"
-    " spec BLOB NOT NULL,"                /* RunSpec of dpt.proto */
-    " fingerprint TEXT NOT NULL, data_digest TEXT NOT NULL, folder TEXT NOT NULL,"
-    " over INTEGER NOT NULL DEFAULT 0);"  /* 1: the name is free again */
-    "CREATE TABLE record("                /* a decision of the server; core.h has the kinds */
-    " seq INTEGER PRIMARY KEY,"           /* grows */
-    " at_ms INTEGER NOT NULL,"
-    " run INTEGER NOT NULL,"              /* run.id; 0: of the server */
-    " kind TEXT NOT NULL,"
-    " generation INTEGER NOT NULL, step INTEGER NOT NULL, number INTEGER NOT NULL,"
-    " amount INTEGER NOT NULL, flags INTEGER NOT NULL, text TEXT NOT NULL, cause TEXT NOT NULL,"
-    " detect_ms INTEGER NOT NULL, step_ms INTEGER NOT NULL, node TEXT NOT NULL,"
-    " host TEXT NOT NULL, incarnation INTEGER NOT NULL, secret BLOB, digest TEXT NOT NULL);"
+/* run: one training under one name, until the name is free (`over`). `spec` is the RunSpec of
+ * dpt.proto. record: a decision of the server; core.h has the kinds. `run` is run.id; 0: it is
+ * about the server. member: a node with a place in the plan of `record`. */
+static const char tables[] =
+    "CREATE TABLE run(id INTEGER PRIMARY KEY, name TEXT NOT NULL, user TEXT NOT NULL,"
+    " config TEXT NOT NULL, spec BLOB NOT NULL, fingerprint TEXT NOT NULL,"
+    " data_digest TEXT NOT NULL, folder TEXT NOT NULL, over INTEGER NOT NULL DEFAULT 0);"
+    "CREATE TABLE record(seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, run INTEGER NOT NULL,"
+    " kind TEXT NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,"
+    " number INTEGER NOT NULL, amount INTEGER NOT NULL, flags INTEGER NOT NULL,"
+    " text TEXT NOT NULL, cause TEXT NOT NULL, detect_ms INTEGER NOT NULL,"
+    " step_ms INTEGER NOT NULL, node TEXT NOT NULL, host TEXT NOT NULL,"
+    " incarnation INTEGER NOT NULL, secret BLOB, digest TEXT NOT NULL);"
     "CREATE INDEX record_by_run ON record(run, kind, generation);"
-    "CREATE TABLE member("                /* a node with a place in a plan */
-    " record INTEGER NOT NULL,"           /* record.seq of the plan */
-    " position INTEGER NOT NULL, node TEXT NOT NULL, incarnation INTEGER NOT NULL,"
-    " first_rank INTEGER NOT NULL, ranks INTEGER NOT NULL,"
+    "CREATE TABLE member(record INTEGER NOT NULL, position INTEGER NOT NULL, node TEXT NOT NULL,"
+    " incarnation INTEGER NOT NULL, first_rank INTEGER NOT NULL, ranks INTEGER NOT NULL,"
     " PRIMARY KEY(record, position)) WITHOUT ROWID;"
+    "CREATE VIEW timed AS SELECT *,"
+    " strftime('%Y-%m-%dT%H:%M:%fZ', at_ms / 1000.0, 'unixepoch') AS at FROM record;";
 
-    "CREATE VIEW runs AS SELECT run.id AS run_id, run.name AS run, run.user AS user,"
-    " " TIME("b.at_ms") " AS began, " TIME("e.at_ms") " AS ended,"
-    " CASE WHEN e.text = '' THEN 'done' WHEN e.seq IS NOT NULL THEN 'failed'"
-    "  WHEN run.over THEN 'left' ELSE 'open' END AS state,"
-    " coalesce(e.text, '') AS error,"
+static const char views_of_runs[] =
+    "CREATE VIEW runs AS SELECT run.id AS run_id, run.name AS run, run.user AS user, b.at AS began,"
+    " e.at AS ended, CASE WHEN e.text = '' THEN 'done' WHEN e.seq IS NOT NULL THEN 'failed'"
+    "  WHEN run.over THEN 'left' ELSE 'open' END AS state, coalesce(e.text, '') AS error,"
     " (SELECT max(generation) FROM record WHERE record.run = run.id) AS generation,"
     " coalesce((SELECT max(step) FROM record WHERE record.run = run.id"
     "  AND kind IN ('generation', 'end', 'saved', 'plan')), -1) AS step,"
@@ -41,12 +35,33 @@ const char store_schema[] =
     "  AS saved_step,"
     " coalesce((SELECT amount FROM record WHERE record.run = run.id"
     "  AND kind IN ('crash', 'refill') ORDER BY seq DESC LIMIT 1), 0) AS restarts_used"
-    " FROM run JOIN record b ON b.run = run.id AND b.kind = 'run'"
-    " LEFT JOIN record e ON e.run = run.id AND e.kind = 'end';"
+    " FROM run JOIN timed b ON b.run = run.id AND b.kind = 'run'"
+    " LEFT JOIN timed e ON e.run = run.id AND e.kind = 'end';"
+    "CREATE VIEW failures AS SELECT f.run AS run_id, run.name AS run, f.at AS at,"
+    " CASE f.kind WHEN 'removed' THEN 'node lost' WHEN 'crash' THEN 'restart used'"
+    "  ELSE 'run failed' END AS what,"
+    " f.node AS node, f.host AS host, f.step AS step, f.text AS text"
+    " FROM timed f JOIN run ON run.id = f.run"
+    " WHERE (f.kind = 'removed' AND (f.flags & 4) = 0) OR f.kind = 'crash'"
+    "  OR (f.kind = 'end' AND f.text != '');"
+    "CREATE VIEW checkpoints AS SELECT s.run AS run_id, run.name AS run, s.step AS step,"
+    " s.at AS reported, s.generation AS generation,"
+    " (SELECT max(x.at) FROM timed x WHERE x.run = s.run AND x.kind = 'grant'"
+    "  AND x.step = s.step AND x.seq < s.seq) AS granted"
+    " FROM timed s JOIN run ON run.id = s.run WHERE s.kind = 'saved';"
+    "CREATE VIEW nodes AS SELECT j.run AS run_id, run.name AS run, j.node AS node, j.host AS host,"
+    " j.incarnation AS incarnation, j.at AS joined, r.at AS removed, coalesce(r.text, '') AS why"
+    " FROM timed j JOIN run ON run.id = j.run"
+    " LEFT JOIN timed r ON r.seq = (SELECT min(x.seq) FROM record x WHERE x.run = j.run"
+    "  AND x.kind = 'removed' AND x.node = j.node AND x.incarnation = j.incarnation"
+    "  AND x.seq > j.seq)"
+    " WHERE j.kind = 'joined';";
 
-    "CREATE VIEW generations AS SELECT g.run AS run_id, run.name AS run, g.generation AS generation,"
-    " coalesce(p.seq, g.seq) AS record,"
-    " " TIME("g.at_ms") " AS began,"
+/* g: PREPARE of a generation, or its adoption by a later server. p: its plan. r: all ranks are
+ * READY. n: the next of the run, with the newest step of this one. */
+static const char views_of_generations[] =
+    "CREATE VIEW generations AS SELECT g.run AS run_id, run.name AS run,"
+    " g.generation AS generation, coalesce(p.seq, g.seq) AS record, g.at AS began,"
     " CASE WHEN g.kind = 'adopted' THEN 'server_restart' ELSE coalesce(p.cause, g.cause) END"
     "  AS cause,"
     " CASE WHEN g.kind = 'adopted' THEN 'the server was restarted, and the generation went on'"
@@ -61,7 +76,7 @@ const char store_schema[] =
     "  AS last_step,"
     " CASE WHEN n.step_ms > 0 THEN n.step_ms END AS step_ms,"
     " CASE WHEN n.step_ms > 0 THEN round(1000.0 / n.step_ms, 2) END AS steps_per_s"
-    " FROM record g JOIN run ON run.id = g.run"
+    " FROM timed g JOIN run ON run.id = g.run"
     " LEFT JOIN record p ON g.kind = 'generation' AND p.run = g.run AND p.kind = 'plan'"
     "  AND p.generation = g.generation"
     " LEFT JOIN record r ON g.kind = 'generation' AND r.run = g.run AND r.kind = 'runs'"
@@ -69,36 +84,14 @@ const char store_schema[] =
     " LEFT JOIN record n ON n.seq = (SELECT min(x.seq) FROM record x WHERE x.run = g.run"
     "  AND x.seq > g.seq AND x.kind IN ('generation', 'adopted', 'end'))"
     " WHERE g.kind IN ('generation', 'adopted');"
-
     "CREATE VIEW recoveries AS SELECT * FROM generations WHERE ran AND cause IN"
     " ('rank_lost', 'node_lost', 'comm_error', 'stalled', 'server_restart');"
-
-    "CREATE VIEW failures AS SELECT f.run AS run_id, run.name AS run, " TIME("f.at_ms") " AS at,"
-    " CASE f.kind WHEN 'removed' THEN 'node lost' WHEN 'crash' THEN 'restart used'"
-    "  ELSE 'run failed' END AS what,"
-    " f.node AS node, f.host AS host, f.step AS step, f.text AS text"
-    " FROM record f JOIN run ON run.id = f.run"
-    " WHERE (f.kind = 'removed' AND (f.flags & 4) = 0) OR f.kind = 'crash'"
-    "  OR (f.kind = 'end' AND f.text != '');"
-
-    "CREATE VIEW checkpoints AS SELECT s.run AS run_id, run.name AS run, s.step AS step,"
-    " " TIME("s.at_ms") " AS reported, s.generation AS generation,"
-    " (SELECT " TIME("max(x.at_ms)") " FROM record x WHERE x.run = s.run AND x.kind = 'grant'"
-    "  AND x.step = s.step AND x.seq < s.seq) AS granted"
-    " FROM record s JOIN run ON run.id = s.run WHERE s.kind = 'saved';"
-
-    "CREATE VIEW nodes AS SELECT j.run AS run_id, run.name AS run, j.node AS node, j.host AS host,"
-    " j.incarnation AS incarnation, " TIME("j.at_ms") " AS joined, " TIME("r.at_ms") " AS removed,"
-    " coalesce(r.text, '') AS why"
-    " FROM record j JOIN run ON run.id = j.run"
-    " LEFT JOIN record r ON r.seq = (SELECT min(x.seq) FROM record x WHERE x.run = j.run"
-    "  AND x.kind = 'removed' AND x.node = j.node AND x.incarnation = j.incarnation"
-    "  AND x.seq > j.seq)"
-    " WHERE j.kind = 'joined';"
-
     "CREATE VIEW members AS SELECT p.run AS run_id, run.name AS run, p.generation AS generation,"
-    " m.record AS record, m.node AS node, m.incarnation AS incarnation, m.first_rank AS first_rank, m.ranks AS ranks"
+    " m.record AS record, m.node AS node, m.incarnation AS incarnation,"
+    " m.first_rank AS first_rank, m.ranks AS ranks"
     " FROM member m JOIN record p ON p.seq = m.record JOIN run ON run.id = p.run;";
+
+const char *const store_schema[STORE_SCHEMA_PARTS] = {tables, views_of_runs, views_of_generations};
 
 static const char *const kind_names[DPT_RDZV_RECORD_COUNT] = {
     "start", "run",   "joined", "removed", "generation", "plan", "runs",  "adopted",

@@ -175,8 +175,8 @@ static enum dpt_status add(void *ctx, const struct dpt_rdzv_record *record, stru
     return DPT_OK;
 }
 
-/* Inserts the pending records. Keeps the list of runs as it will be after the commit in `store`; the
- * caller puts the list back if the commit fails. Returns SQLite's code. */
+/* Inserts the pending records. Keeps the list of runs as it will be after the commit in `store`;
+ * the caller puts the list back if the commit fails. Returns SQLite's code. */
 static int insert_pending(struct dpt_store *store)
 {
     const int64_t offset_ms = dpt_wall_ns() / 1000000 - dpt_now_ms();

@@ -1,12 +1,12 @@
-/* The journal of a server: the records of its core in a SQLite database, DIR/journal.sqlite, which any
- * program reads that speaks SQL (docs/journal.md has its tables and views).
+/* The journal of a server: the records of its core in a SQLite database, DIR/journal.sqlite, which
+ * any program reads that speaks SQL (docs/journal.md has its tables and views).
  *
  * The database is in WAL mode with synchronous=FULL: a commit is one write and one fsync of the
  * write-ahead log. A server that is killed loses nothing that it has sent. Readers do not wait for
  * the server, nor the server for readers.
  *
- * DIR/lock is held (flock) while a server uses the folder. The database has the secrets of nodes, so
- * the folder is for its owner only.
+ * DIR/lock is held (flock) while a server uses the folder. The database has the secrets of nodes,
+ * so the folder is for its owner only.
  *
  * A store belongs to one thread. Errors name the file and say what to do. */
 #ifndef DPT_RENDEZVOUS_STORE_STORE_H
@@ -23,9 +23,9 @@ enum {
 
 struct dpt_store;
 
-/* Writes the folder for a server on this port that is given none: $XDG_STATE_HOME/dpt-rdzv/PORT, else
- * for root /var/lib/dpt-rdzv/PORT, else ~/.local/state/dpt-rdzv/PORT. Each port has its own, so
- * that servers of one machine do not meet. DPT_ECONFIG: there is no home folder. */
+/* Writes the folder for a server on this port that is given none: $XDG_STATE_HOME/dpt-rdzv/PORT,
+ * else for root /var/lib/dpt-rdzv/PORT, else ~/.local/state/dpt-rdzv/PORT. Each port has its own,
+ * so that servers of one machine do not meet. DPT_ECONFIG: there is no home folder. */
 DPT_MUST_USE enum dpt_status dpt_store_folder(int port, char ret_dir[PATH_MAX],
                                               struct dpt_err *err);
 

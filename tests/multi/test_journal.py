@@ -116,7 +116,7 @@ def test_history(make_cluster, slow):
     cluster.wait_step(15, 60 * slow)
     kill_a_rank(b)
     cluster.server.wait_log("generation 2 runs", 30 * slow)
-    folder = ["--state-dir", cluster.state_dir()]
+    folder = ["--state-dir", cluster.state_dir]
     code, out, err = run_program("dpt-rdzv", "history", *folder)  # while it runs
     assert code == 0 and re.search(r"^run \S+ of \S+: open, ", out), err
     assert [worker.wait(60 * slow) for worker in (a, b)] == [0, 0], cluster.log_tails()
@@ -149,10 +149,10 @@ def test_journals_that_are_refused(make_cluster, tmp_path, slow):
     """Each ends with one line that names the file and the remedy, and with code 2; no byte is changed."""
     cluster = make_cluster()
     cluster.start_server()
-    refused(cluster.state_dir(), rf"in use by another dpt-rdzv \(process {cluster.server.pid}\): name another")
+    refused(cluster.state_dir, rf"in use by another dpt-rdzv \(process {cluster.server.pid}\): name another")
     cluster.server.term()
     assert cluster.server.wait(20 * slow) == 0
-    journal = cluster.state_dir() / "journal.sqlite"
+    journal = cluster.state_dir / "journal.sqlite"
     assert journal.stat().st_mode & 0o777 == 0o600
     whole = journal.read_bytes()
     damaged = bytearray(whole)
@@ -167,7 +167,7 @@ def test_journals_that_are_refused(make_cluster, tmp_path, slow):
                            (bytes(damaged), "is damaged"), ((tmp_path / "foreign").read_bytes(), "another program"),
                            (b"x" * 5000, "no journal of dpt-rdzv")):
         journal.write_bytes(content)
-        refused(cluster.state_dir(), words)
+        refused(cluster.state_dir, words)
         assert journal.read_bytes() == content
     refused("/proc/nowhere", "--state-dir")
     journal.write_bytes(whole)
@@ -196,7 +196,7 @@ def test_full_disk(make_cluster, tmp_path, slow):
     cluster.start_server()
     a, b = (cluster.start_worker(node) for node in "ab")
     cluster.wait_step(10, 60 * slow)
-    log = cluster.state_dir() / "journal.sqlite-wal"
+    log = cluster.state_dir / "journal.sqlite-wal"
     soft, hard = resource.prlimit(cluster.server.pid, resource.RLIMIT_FSIZE)
     assert cluster.server.log_path.stat().st_size < log.stat().st_size / 2  # its log can still be written
     resource.prlimit(cluster.server.pid, resource.RLIMIT_FSIZE, (log.stat().st_size, hard))

@@ -1,4 +1,5 @@
-/* The server's journal in the simulation, and crashes between a record and the messages of its step.
+/* The server's journal in the simulation, and crashes between a record and the messages of its
+ * step.
  *
  * Every record of every server is also applied to a second machine that makes no step: after each
  * step of the server both must have the same durable state. So durable state changes by records

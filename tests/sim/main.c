@@ -2,9 +2,9 @@
  *         [--crash-at RECORD [--lost]] [--verbose]
  * Runs seeds; the exit code is the verdict, a failing seed is named with the line to replay it.
  * In half of the seeds the server has a journal (--journal: in all).
- * --crash-at: the server crashes in the step of this record, after it is durable and before a message
- * leaves (--lost: before it is durable). --each-record: each seed is run once for each of its
- * records, with a crash there. */
+ * --crash-at: the server crashes in the step of this record, after it is durable and before a
+ * message leaves (--lost: before it is durable). --each-record: each seed is run once for each of
+ * its records, with a crash there. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -134,8 +134,8 @@ static uint64_t run_one(uint64_t seed, const struct how *how, struct sim *totals
     return !run_seed(seed, how, totals, had, &records);
 }
 
-/* Runs the seed with a crash at each of its records: the records of the step are durable, or at every
- * third one they are lost. Returns the number of failures. */
+/* Runs the seed with a crash at each of its records: the records of the step are durable, or at
+ * every third one they are lost. Returns the number of failures. */
 static uint64_t run_each_record(uint64_t seed, struct sim *totals, struct had *had)
 {
     struct how how = {.journal = JOURNAL_ALWAYS};

@@ -364,7 +364,8 @@ void disk_wipe(struct sim *sim); /* an empty journal */
 void disk_destroy(struct disk **disk);
 /* Gives the records to the new core and its watch. */
 void disk_restore(struct sim *sim);
-/* Makes the records of a step durable. Returns whether the server crashes before its messages leave. */
+/* Makes the records of a step durable. Returns whether the server crashes before its messages
+ * leave. */
 enum disk_crash {
     DISK_NO_CRASH,
     DISK_CRASH_KEPT, /* the records are durable */

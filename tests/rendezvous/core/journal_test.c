@@ -1,5 +1,5 @@
-/* A server that is killed and started again with its journal. The stage compares, after each step of
- * every test, the durable state with the one that the records give. */
+/* A server that is killed and started again with its journal. The stage compares, after each step
+ * of every test, the durable state with the one that the records give. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -52,8 +52,8 @@ static void generation_goes_on(void **state)
     assert_int_equal(stage.view.generation, 1);
 }
 
-/* A plan was decided and no rank has it: when both members are here, the next generation is formed at
- * once, for the reason of the first, and no number comes twice. */
+/* A plan was decided and no rank has it: when both members are here, the next generation is formed
+ * at once, for the reason of the first, and no number comes twice. */
 static void formation_is_completed_without_a_lease(void **state)
 {
     (void)state;
@@ -208,7 +208,8 @@ static void grants_and_saved_steps_are_kept(void **state)
     assert_int_equal(stage.records[DPT_RDZV_RECORD_SAVED], 1);
 }
 
-/* The restart that a crash used stays used, and the run fails with the error of the first server. */
+/* The restart that a crash used stays used, and the run fails with the error of the first server.
+ */
 static void restarts_and_first_error_are_kept(void **state)
 {
     (void)state;
@@ -241,8 +242,8 @@ static void restarts_and_first_error_are_kept(void **state)
     assert_non_null(strstr(a.text, "the first of all"));
 }
 
-/* The members of a run that is DONE are told so by the next server. A process of the next run of this
- * name waits until they are, or until their lease is over. */
+/* The members of a run that is DONE are told so by the next server. A process of the next run of
+ * this name waits until they are, or until their lease is over. */
 static void end_is_told_after_a_restart(void **state)
 {
     (void)state;
@@ -337,8 +338,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(expelled_incarnation_stays_out, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(newer_generation_than_the_journal, trio_setup,
                                         trio_teardown),
-        cmocka_unit_test_setup_teardown(grants_and_saved_steps_are_kept, trio_setup,
-                                        trio_teardown),
+        cmocka_unit_test_setup_teardown(grants_and_saved_steps_are_kept, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(restarts_and_first_error_are_kept, trio_setup,
                                         trio_teardown),
         cmocka_unit_test_setup_teardown(end_is_told_after_a_restart, trio_setup, trio_teardown),

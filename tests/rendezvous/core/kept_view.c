@@ -132,9 +132,8 @@ const char *kept_difference(const struct dpt_rdzv *a, const struct dpt_rdzv *b)
     }
     for (size_t i = 0; i < a->n_runs; i++) {
         const struct run *other = dpt_rdzv_find_run(b, a->runs[i]->name);
-        const char *found =
-            other == NULL ? differ("run %s is missing", a->runs[i]->name)
-                          : run_difference(a->runs[i], other);
+        const char *found = other == NULL ? differ("run %s is missing", a->runs[i]->name)
+                                          : run_difference(a->runs[i], other);
         if (found != NULL)
             return found;
     }
@@ -163,8 +162,7 @@ void kept_records_add(struct kept_records *records, const struct dpt_rdzv_record
         DPT_ASSERT(records->list != NULL);
     }
     struct dpt_err err;
-    const enum dpt_status status =
-        dpt_rdzv_record_copy(record, &records->list[records->n++], &err);
+    const enum dpt_status status = dpt_rdzv_record_copy(record, &records->list[records->n++], &err);
     DPT_ASSERT(status == DPT_OK);
 }
 

@@ -26,8 +26,8 @@ struct watch;
  * because the caller does not. */
 struct watch *watch_create(bool decodes);
 void watch_destroy(struct watch **watch);
-/* A record of an earlier server that its successor has got back. To be called for all of them, before
- * the first step. */
+/* A record of an earlier server that its successor has got back. To be called for all of them,
+ * before the first step. */
 void watch_restore(struct watch *watch, const struct dpt_rdzv_record *record);
 
 /* Call it after each step. Returns NULL, or the broken promise as text, valid until the next

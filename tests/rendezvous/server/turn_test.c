@@ -41,9 +41,9 @@ static char logged[4096];
 static void take_log(void *ctx, const char *line, size_t bytes)
 {
     (void)ctx;
-    strncat(logged, line, bytes < sizeof logged - strlen(logged) - 1
-                              ? bytes
-                              : sizeof logged - strlen(logged) - 1);
+    strncat(logged, line,
+            bytes < sizeof logged - strlen(logged) - 1 ? bytes
+                                                       : sizeof logged - strlen(logged) - 1);
 }
 
 static int setup(void **state)
