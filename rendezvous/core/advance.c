@@ -48,7 +48,7 @@ static bool adopt_generation(struct run *run)
         if (knows == NULL && node->generation > 0 && node->plan_digest[0] != '\0')
             knows = node;
     }
-    const bool is_kept = knows != NULL && dpt_rdzv_knows_members(run) &&
+    const bool is_kept = knows != NULL && formation->run_generation == 0 &&
                          formation->generation_high == run->generation &&
                          run->kept.planned == run->generation &&
                          strcmp(knows->plan_digest, run->kept.plan_digest) == 0;

@@ -336,7 +336,9 @@ struct node *dpt_rdzv_take_report(struct run *run, struct node *node, const stru
     take_leaving(run, node, message->leaving);
     run->formation.generation_high =
         dpt_rdzv_newer(run->formation.generation_high, node->generation);
-    if (node->generation > run->generation) /* no message of this server or its journal has it */
+    /* A later number, or the word of a server that is not of this journal. */
+    if (node->generation > run->generation ||
+        (node->generation > 0 && !dpt_rdzv_is_own_epoch(run->core, message->stamp->epoch)))
         run->formation.outdated = true;
     /* Before the first generation of this server, only the agents know how many steps the run has
      * done. */

@@ -228,9 +228,9 @@ struct formation {
     int64_t adopt_until_ms;    /* until then wait for nodes of an earlier server; < 0: no wait */
     int64_t regather_until_ms; /* no plan before while removed nodes may return; < 0: none may */
     int64_t members_until_ms; /* until then members that the journal names may come; < 0: no wait */
-    bool outdated; /* a node knows a generation that the journal does not: another server made it */
-    uint32_t failed; /* formations in a row that failed with no step and no loss */
-    uint32_t slow;   /* formations in a row in which not all ranks were READY in time */
+    bool outdated;            /* a node has heard another server since the journal was written */
+    uint32_t failed;          /* formations in a row that failed with no step and no loss */
+    uint32_t slow;            /* formations in a row in which not all ranks were READY in time */
 };
 
 /* The shards of a lost rank. They are kept until a generation runs. */

@@ -1,6 +1,7 @@
 /* Records before messages. */
 #include "rendezvous/server/turn.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -83,6 +84,7 @@ enum dpt_status dpt_turn_end(struct dpt_turn *turn, int64_t now_ms, struct dpt_e
     struct dpt_err why;
     if (!turn->has_records || (turn->failing && now_ms < turn->retry_ms))
         return DPT_OK;
+    const int64_t began_ns = dpt_now_ns();
     const enum dpt_status status = turn->journal->commit(turn->journal->ctx, &why);
     if (status == DPT_EIO || status == DPT_ENOSPC) {
         note_failure(turn, now_ms, &why);
@@ -95,6 +97,8 @@ enum dpt_status dpt_turn_end(struct dpt_turn *turn, int64_t now_ms, struct dpt_e
                 "the journal can be written again: all decisions are in it, %" PRIu64
                 " messages were dropped",
                 turn->n_dropped);
+    dpt_log(DPT_LOG_DEBUG, "committed in %lld us, %zu messages waited",
+            (long long)(dpt_now_ns() - began_ns) / 1000, turn->n_held);
     turn->has_records = turn->failing = false;
     turn->n_dropped = 0;
     return DPT_OK;

@@ -97,7 +97,8 @@ def test_server_is_cut_off_from_two_runs(make_cluster, hosts, slow):
         runs[name] = cluster = make_cluster(name, sets={"train.steps": 100000, "cluster.timeout_s": timeout_s,
                                                         "train.log_every": 1, "checkpoint.every_steps": 0})
         if port is None:
-            port = start_server(cluster, hosts[0], 10 * slow, "--insecure", *(["--fresh"] if knows_option("--fresh") else []))
+            fresh = ["--fresh"] if knows_option("--fresh") else []
+            port = start_server(cluster, hosts[0], 10 * slow, "--insecure", *fresh)
         for node in "ab":
             start_worker(cluster, hosts[1], node, f"{NET}1:{port}", nnodes=2, args=["--rdzv-id", name])
     for cluster in runs.values():
