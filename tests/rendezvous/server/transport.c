@@ -22,15 +22,28 @@ static void *serve(void *arg)
     return NULL;
 }
 
-void transport_start_as(struct test_server *s, struct dpt_server_options options)
+static void start(struct test_server *s, struct dpt_server_options options,
+                  const struct dpt_journal *journal)
 {
     struct dpt_err err;
     *s = (struct test_server){.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     options.stop_fd = s->stop_fd;
     if (dpt_server_create(&options, &s->server, &err) != DPT_OK)
         fail_msg("%s", err.text);
+    if (journal != NULL && dpt_server_use_journal(s->server, journal, &err) != DPT_OK)
+        fail_msg("%s", err.text);
     s->port = dpt_server_port(s->server);
     assert_int_equal(pthread_create(&s->thread, NULL, serve, s), 0);
+}
+
+void transport_start_as(struct test_server *s, struct dpt_server_options options)
+{
+    start(s, options, NULL);
+}
+
+void transport_start_with(struct test_server *s, const struct dpt_journal *journal)
+{
+    start(s, (struct dpt_server_options){0}, journal);
 }
 
 void transport_start_server(struct test_server *s, int port)

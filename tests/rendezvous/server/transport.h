@@ -20,6 +20,8 @@ struct test_server {
 };
 
 void transport_start_as(struct test_server *s, struct dpt_server_options options);
+/* On any port, with this journal. */
+void transport_start_with(struct test_server *s, const struct dpt_journal *journal);
 /* Port 0: any. */
 void transport_start_server(struct test_server *s, int port);
 void transport_stop_server(struct test_server *s);
