@@ -6,7 +6,7 @@
  *
  *   outbox.h    outbox.c, record.c                        outputs of a step
  *   timing.h    timing.c                                  every period of a run
- *   run_state.h run_state.c, runs.c                       runs, nodes, ranks, plans
+ *   run_state.h runs.c, run_state.c                       runs, nodes, ranks, plans
  *   apply.h     apply.c, members.c                        durable state; runs and nodes that come
  *                                                         and go
  *   queries.h   silence.c, held.c, wait.c                 queries on several of them
