@@ -27,7 +27,7 @@ void dpt_rdzv_run_view(const struct dpt_rdzv *core, size_t i, struct dpt_rdzv_ru
     *ret = (struct dpt_rdzv_run_view){
         .phase = run->phase,
         .generation = run->generation,
-        .run_generation = run->formation.run_generation,
+        .run_generation = run->kept.ran,
         .nodes = (uint32_t)run->n_nodes,
         .world_size = in_force ? run->plan.world_size : 0,
         .restarts_left = dpt_rdzv_restarts_left(run),
