@@ -74,14 +74,22 @@ class Wire:
             must("-n", name, "link", "set", "lo", "up")
             must("-n", name, "route", "add", "default", "dev", device)
 
-    def limit(self, mbit, ends=None, queue_ms=QUEUE_MS):
+    def bound_windows(self, window_bytes):
+        """No TCP connection that is made from now on has more than `window_bytes` in flight. An acknowledgement travels
+        with the data of its direction, so with large windows it waits in the queue of a limited wire, and the other
+        direction stands still meanwhile."""
+        for name in dict.fromkeys(name for name, _ in self.ends):
+            for which in ("rmem", "wmem"):
+                must("netns", "exec", name, "sysctl", "-qw", f"net.ipv4.tcp_{which}=4096 {window_bytes} {window_bytes}")
+
+    def limit(self, mbit, ends=None):
         """Limits each wire to `mbit` Mbit/s in each direction from now on. `ends`: only what these ends send. A packet
-        that would wait for more than `queue_ms` is dropped."""
+        that would wait for more than QUEUE_MS is dropped."""
         if shutil.which("tc") is None:
             raise Unavailable("needs tc(8)")
         for name, device in ends or self.ends:
             done = ip("netns", "exec", name, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate",
-                      f"{mbit}mbit", "burst", str(BURST_BYTES), "latency", f"{queue_ms}ms")
+                      f"{mbit}mbit", "burst", str(BURST_BYTES), "latency", f"{QUEUE_MS}ms")
             if done.returncode != 0:
                 raise Unavailable(f"no token bucket filter here: {done.stderr.strip()}")
 

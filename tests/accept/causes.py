@@ -26,7 +26,7 @@ MICRO_BATCH = 2
 DELAY_US = {"SLOTS": (80_000, 160_000), "READS": (40_000, 80_000)}
 LINK_MBIT, LINK_WIDTH = (40, 80), 256
 LINK_HEADERS = 1514 / 1448  # bytes on an Ethernet for each byte of a TCP stream
-LINK_QUEUE_MS = 4000  # the transfers of a step fit: TCP waits for 200 ms and more after a dropped packet
+LINK_WINDOW_BYTES = 128 << 10  # in flight: some 20 ms of the link, so it is never idle and drops nothing
 
 
 class Case:
@@ -73,7 +73,8 @@ class Case:
             cluster = stack.enter_context(Cluster(folder / "run", sets=self.sets(folder), shared_dirs=True))
             if self.mbit:
                 wire = stack.enter_context(Wire())
-                wire.limit(self.mbit, queue_ms=LINK_QUEUE_MS)
+                wire.bound_windows(LINK_WINDOW_BYTES)
+                wire.limit(self.mbit)
                 endpoint = f"192.0.2.1:{start_server(cluster, wire.names[0], RUN_TIMEOUT_S, '--fresh', '--insecure')}"
                 workers = [start_worker(cluster, host, node, endpoint, nnodes=2)
                            for host, node in zip(wire.names, NODES, strict=True)]
@@ -128,7 +129,7 @@ def report(folder):
 
 
 def truths(case, folder, ranks, bare_ms):
-    """[(what, true ms, reported ms)] of a case. `bare_ms`: a step without delays."""
+    """[(what, true ms, reported ms)] of a case. `bare_ms`: {strategy: a step without delays}."""
     rows, text = report(folder)
     rows = {int(row["rank"]): row for row in rows}
     found = []
@@ -140,10 +141,10 @@ def truths(case, folder, ranks, bare_ms):
         other = delays_ms(folder, next(n for n in NODES if n != node), begin, end)
         if case.cause in ("straggler", "imbalance") and other > here:
             # Without delays, a step has two slots of each rank. So the third slot takes half of it beside its delay.
-            slot_ms = TRACED_STEPS * bare_ms / 2 if case.cause == "imbalance" else 0
+            slot_ms = TRACED_STEPS * bare_ms[case.strategy] / 2 if case.cause == "imbalance" else 0
             found.append((f"rank {rank} waits for the other", other - here + slot_ms, row["peer_wait_ms"]))
         if case.cause == "data":
-            found.append((f"rank {rank} waits for data", here - TRACED_STEPS * bare_ms, row["data_wait_ms"]))
+            found.append((f"rank {rank} waits for data", here - TRACED_STEPS * bare_ms[case.strategy], row["data_wait_ms"]))
         if case.cause == "communication":
             true = TRACED_STEPS * case.sent_bytes * LINK_HEADERS * 8 / case.mbit / 1000
             found.append((f"rank {rank}, exposed transfers", true, row["exposed_percent"] * row["window_ms"] / 100))
@@ -159,12 +160,15 @@ PARAGRAPH = {"straggler": r"The bottleneck is rank {late}, a straggler", "imbala
 
 
 def bare_step_ms(folder):
-    """The median step of the tiny model without delays."""
-    case = Case(CAUSES.index("compute"))
-    case.slow = {}
-    case.run(folder)
-    rows, _ = report(folder)
-    return statistics.median(float(row["step_ms"]) for row in rows)
+    """{strategy: the median step of the tiny model without delays}"""
+    found = {}
+    for strategy in STRATEGIES:
+        case = Case(CAUSES.index("compute"))
+        case.strategy, case.slow = strategy, {}
+        case.run(folder / strategy)
+        rows, _ = report(folder / strategy)
+        found[strategy] = statistics.median(float(row["step_ms"]) for row in rows)
+    return found
 
 
 def known_cause(case, folder, bare_ms):

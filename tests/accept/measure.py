@@ -17,7 +17,7 @@ def causes(line):
     is reported within 5 %."""
     shutil.rmtree(line.folder, ignore_errors=True)
     bare_ms = bare_step_ms(line.folder / "bare")
-    line.note(f"a step without delays: {bare_ms:.1f} ms")
+    line.note("a step without delays: " + ", ".join(f"{name} {ms:.1f} ms" for name, ms in bare_ms.items()))
     count, named, times, worst = line.repeat(CASES), 0, 0, 0.0
     for seed in range(line.seed, line.seed + count):
         case = Case(seed)
