@@ -133,7 +133,12 @@ static enum dpt_status apply_plan(struct run *run, const struct dpt_rdzv_record 
 {
     if (record->generation != run->generation || record->generation <= run->kept.planned)
         return contradict(err, record, "it is not the plan of the newest generation");
-    return put_plan(run, record, err);
+    enum cause_kind kind;
+    if (!cause_of(record->cause, &kind))
+        return contradict(err, record, "its cause is unknown");
+    DPT_TRY(put_plan(run, record, err));
+    run->kept.cause = dpt_rdzv_cause(kind, record->detect_ms, "%s", record->text);
+    return DPT_OK;
 }
 
 /* Nodes outside of a generation that runs cannot return with the newest state. */

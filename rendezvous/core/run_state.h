@@ -196,7 +196,7 @@ struct kept {
     uint64_t ran;                             /* newest generation that has run; 0: none */
     uint64_t granted_generation;              /* newest with a grant; 0: none */
     int64_t granted_step;
-    struct cause cause; /* of the newest GENERATION record */
+    struct cause cause; /* of `generation`, as the newest GENERATION or PLAN record says */
     bool ended, failed;
 };
 
