@@ -61,12 +61,12 @@ def test_kill_9_in_every_phase(make_cluster, tmp_path, slow):
     cluster.start_server()
     a, b = (cluster.start_worker(node) for node in "ab")
     cluster.wait_step(10, 60 * slow)
-    forming, running = r"forming generation \d+", r"generation \d+ runs|adopted generation \d+"
-    for kind in ("formation", "plan", "grant", "grant"):
-        formed, ran = len(said(cluster, forming)), len(said(cluster, running))
-        if kind != "grant":
+    running = r"generation \d+ runs|adopted generation \d+"
+    for moment in (r"forming generation \d+", r"plan of generation \d+", "grant", "grant"):
+        before, ran = len(said(cluster, moment)), len(said(cluster, running))
+        if moment != "grant":
             kill_a_rank(b)
-            wait_said_again(cluster, forming if kind == "formation" else r"plan of generation \d+", formed, 30 * slow)
+            wait_said_again(cluster, moment, before, 30 * slow)
         else:
             newest = max(cluster.checkpoints(), default=0)
             wait_until("the next checkpoint", lambda: max(cluster.checkpoints(), default=0) > newest, 30 * slow,
@@ -78,7 +78,7 @@ def test_kill_9_in_every_phase(make_cluster, tmp_path, slow):
     # The end: the server is gone when the last step is made, and comes back.
     cluster.wait_step(STEPS - 20, 120 * slow)
     cluster.server.kill()
-    cluster.wait_step(STEPS - 15, 30 * slow)
+    a.wait_log("all steps are done, but the last checkpoint and the end need the server", 60 * slow)
     cluster.restart_server()
     cluster.server.wait_log("run done", 60 * slow)
     cluster.server.kill()  # perhaps before the nodes were told
@@ -101,10 +101,10 @@ def test_with_and_without_the_journal(make_cluster, tmp_path, slow):
     cluster.restart_server(args=["--state-dir", "none"])
     cluster.server.wait_log("adopted generation 1 of an earlier server", 20 * slow)
     kill_a_rank(b)
-    cluster.server.wait_log("generation 2 runs", 30 * slow)
+    newest = cluster.server.wait_log(r"generation ([2-9]) runs", 30 * slow)[1]
     cluster.server.kill()
     cluster.restart_server()
-    cluster.server.wait_log("adopted generation 2 of an earlier server", 20 * slow)
+    cluster.server.wait_log(f"adopted generation {newest} of an earlier server", 20 * slow)
     assert [worker.wait(120 * slow) for worker in (a, b)] == [0, 0], cluster.log_tails()
     check_undisturbed(cluster, tmp_path, slow)
 
@@ -115,7 +115,7 @@ def test_history(make_cluster, slow):
     a, b = (cluster.start_worker(node) for node in "ab")
     cluster.wait_step(15, 60 * slow)
     kill_a_rank(b)
-    cluster.server.wait_log("generation 2 runs", 30 * slow)
+    cluster.server.wait_log("generation [2-9] runs", 30 * slow)
     folder = ["--state-dir", cluster.state_dir]
     code, out, err = run_program("dpt-rdzv", "history", *folder)  # while it runs
     assert code == 0 and re.search(r"^run \S+ of \S+: open, ", out), err
@@ -126,11 +126,11 @@ def test_history(make_cluster, slow):
     assert code == 0, err
     run, = json.loads(out)["runs"]
     assert run["state"] == "done" and run["step"] == run["saved_step"] == 60
-    causes = [generation["cause"] for generation in run["generations"]]
-    assert causes == ["start", "rank_lost"]
-    lost = run["generations"][1]
+    ran = [generation for generation in run["generations"] if generation["ran"]]  # below two nodes none runs
+    assert [generation["cause"] for generation in ran] == ["start", "rank_lost"]
+    lost = ran[1]
     assert lost["steps_lost"] == 0 and lost["world"] == 2 and re.search(r"rank \d .*died: signal 9", lost["text"])
-    assert lost["report_ms"] >= 0 and lost["rebuild_ms"] >= 0 and lost["steps_per_s"] > 0
+    assert lost["report_ms"] >= 0 and lost["rebuild_ms"] >= 0 and lost["last_step"] == 60
     assert {each["step"] for each in run["checkpoints"]} >= {60}
     code, out, _ = run_program("dpt-rdzv", "history", *folder, "--run", run["run"])
     assert code == 0 and "died: signal 9" in out and f"run {run['run']} of" in out
@@ -206,7 +206,7 @@ def test_full_disk(make_cluster, tmp_path, slow):
     wait_until("training goes on", lambda: printed_step(a) >= step + 15, 30 * slow, cluster.log_tails)
     kill_a_rank(b)
     cluster.server.wait_log("forming generation 2", 30 * slow)
-    assert max(cluster.checkpoints(), default=0) == saved and not said(cluster, "plan of generation 2")
+    assert max(cluster.checkpoints(), default=0) == saved and not said(cluster, "plan of generation [2-9]")
     resource.prlimit(cluster.server.pid, resource.RLIMIT_FSIZE, (soft, hard))
     cluster.server.wait_log("the journal can be written again", 30 * slow)
     assert [worker.wait(120 * slow) for worker in (a, b)] == [0, 0], cluster.log_tails()
