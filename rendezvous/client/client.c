@@ -16,11 +16,17 @@ enum {
     RECONNECT_LAST_MS = 500,
     CONNECT_TIMEOUT_MS = 2000,
     HANDSHAKE_TIMEOUT_MS = 2000,
-    PARTS_MAX = 16 /* parts of malformed messages that one call drops; then it fails */
+    PARTS_MAX = 16,   /* parts of malformed messages that one call drops; then it fails */
+    GROUP_SOCKETS = 3 /* ZeroMQ sockets of a client, both ends of its monitor included */
+};
+
+struct dpt_client_group {
+    void *context;
 };
 
 struct dpt_client {
     void *context, *socket;
+    bool borrows_context;                    /* that of a group */
     void *monitor;                           /* reports the start and the end of the connection */
     char address[DPT_CLIENT_ENDPOINT_BYTES]; /* tcp://… */
     int silence_ms;
@@ -81,8 +87,9 @@ static void close_socket(struct dpt_client *client, int linger_ms)
 
 static enum dpt_status open_monitor(struct dpt_client *client, struct dpt_err *err)
 {
-    char name[64];
-    (void)snprintf(name, sizeof name, "inproc://dpt-client-monitor-%u", client->sockets++);
+    char name[64]; /* clients of a group share the names of their context */
+    (void)snprintf(name, sizeof name, "inproc://dpt-client-monitor-%p-%u", (void *)client,
+                   client->sockets++);
     if (zmq_socket_monitor(client->socket, name,
                            ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0)
         return fail_zmq(err, "watch a ZeroMQ socket");
@@ -138,8 +145,9 @@ static enum dpt_status open_socket(struct dpt_client *client, struct dpt_err *er
     return read_fd(client->monitor, &client->fds[1], err);
 }
 
-enum dpt_status dpt_client_create(const char *endpoint, int silence_ms, struct dpt_client **ret,
-                                  struct dpt_err *err)
+/* context NULL: the client makes one. */
+static enum dpt_status create_client(void *context, const char *endpoint, int silence_ms,
+                                     struct dpt_client **ret, struct dpt_err *err)
 {
     DPT_ASSERT(silence_ms > 0);
     DPT_TRY(dpt_client_check_endpoint(endpoint, err));
@@ -151,7 +159,8 @@ enum dpt_status dpt_client_create(const char *endpoint, int silence_ms, struct d
     client->last_tick_ms = client->first_tick_ms = -1;
     (void)snprintf(client->address, sizeof client->address, "tcp://%s", endpoint);
     (void)zmq_msg_init(&client->message); /* cannot fail */
-    client->context = zmq_ctx_new();
+    client->borrows_context = context != NULL;
+    client->context = context != NULL ? context : zmq_ctx_new();
     enum dpt_status status =
         client->context == NULL ? fail_zmq(err, "start ZeroMQ") : open_socket(client, err);
     if (status != DPT_OK)
@@ -159,6 +168,25 @@ enum dpt_status dpt_client_create(const char *endpoint, int silence_ms, struct d
     else
         *ret = client;
     return status;
+}
+
+enum dpt_status dpt_client_create(const char *endpoint, int silence_ms, struct dpt_client **ret,
+                                  struct dpt_err *err)
+{
+    return create_client(NULL, endpoint, silence_ms, ret, err);
+}
+
+enum dpt_status dpt_client_create_in(struct dpt_client_group *group, const char *endpoint,
+                                     int silence_ms, struct dpt_client **ret, struct dpt_err *err)
+{
+    return create_client(group->context, endpoint, silence_ms, ret, err);
+}
+
+static void end_context(void *context)
+{
+    if (context != NULL)
+        while (zmq_ctx_term(context) != 0 && zmq_errno() == EINTR)
+            continue; /* ends: LINGER bounds it */
 }
 
 void dpt_client_destroy(struct dpt_client **client_p)
@@ -170,10 +198,37 @@ void dpt_client_destroy(struct dpt_client **client_p)
     dpt_reach_stop(&client->reach);
     close_socket(client, DPT_CLIENT_LINGER_MS);
     (void)zmq_msg_close(&client->message);
-    if (client->context != NULL)
-        while (zmq_ctx_term(client->context) != 0 && zmq_errno() == EINTR)
-            continue; /* ends: LINGER bounds it */
+    if (!client->borrows_context)
+        end_context(client->context);
     free(client);
+}
+
+enum dpt_status dpt_client_group_create(int clients_max, struct dpt_client_group **ret,
+                                        struct dpt_err *err)
+{
+    struct dpt_client_group *group = calloc(1, sizeof *group);
+    if (group == NULL)
+        return dpt_fail_nomem(err, "rendezvous clients");
+    /* Twice: closed sockets count until ZeroMQ has cleaned them up. */
+    group->context = zmq_ctx_new();
+    if (group->context == NULL ||
+        zmq_ctx_set(group->context, ZMQ_MAX_SOCKETS, 2 * GROUP_SOCKETS * clients_max) != 0) {
+        enum dpt_status status = fail_zmq(err, "start ZeroMQ");
+        dpt_client_group_destroy(&group);
+        return status;
+    }
+    *ret = group;
+    return DPT_OK;
+}
+
+void dpt_client_group_destroy(struct dpt_client_group **group_p)
+{
+    struct dpt_client_group *group = *group_p;
+    *group_p = NULL;
+    if (group == NULL)
+        return;
+    end_context(group->context);
+    free(group);
 }
 
 enum dpt_status dpt_client_send(struct dpt_client *client, const void *message, size_t bytes,

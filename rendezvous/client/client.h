@@ -22,7 +22,8 @@ enum {
     DPT_CLIENT_ENDPOINT_BYTES = 280,
     DPT_CLIENT_WHY_BYTES = 256,
     DPT_CLIENT_PATIENCE_MS = 200, /* after this time without a connection, look for the reason */
-    DPT_CLIENT_FDS = 2
+    DPT_CLIENT_FDS = 2,
+    DPT_CLIENT_GROUP_FDS = 4 /* descriptors that a connected client of a group takes */
 };
 
 struct dpt_client;
@@ -35,8 +36,28 @@ DPT_MUST_USE enum dpt_status dpt_client_check_endpoint(const char *endpoint, str
 DPT_MUST_USE enum dpt_status dpt_client_create(const char *endpoint, int silence_ms,
                                                struct dpt_client **ret, struct dpt_err *err);
 
-/* Closes within DPT_CLIENT_LINGER_MS; accepts NULL and nulls the pointer. */
+/* Closes within DPT_CLIENT_LINGER_MS; accepts NULL and nulls the pointer. A client of a group
+ * returns at once, and its last messages leave within that time. */
 void dpt_client_destroy(struct dpt_client **client);
+
+/* What many clients of one process share: one ZeroMQ context, so that a client costs descriptors
+ * and no threads. One thread uses the group and its clients. */
+struct dpt_client_group;
+
+/* A group of at most `clients_max` clients at a time. */
+DPT_MUST_USE enum dpt_status dpt_client_group_create(int clients_max, struct dpt_client_group **ret,
+                                                     struct dpt_err *err);
+
+/* Call after its clients are destroyed. Returns within DPT_CLIENT_LINGER_MS; accepts NULL and nulls
+ * the pointer. */
+void dpt_client_group_destroy(struct dpt_client_group **group);
+
+/* As dpt_client_create. The client borrows `group`. Its calls of dpt_client_tick may begin with the
+ * first connection: before it they look for the reason of a failure, with a thread for each
+ * client. */
+DPT_MUST_USE enum dpt_status dpt_client_create_in(struct dpt_client_group *group,
+                                                  const char *endpoint, int silence_ms,
+                                                  struct dpt_client **ret, struct dpt_err *err);
 
 /* Queues one message of at most DPT_MESSAGE_BYTES_MAX bytes. DPT_INPROGRESS: there is no connection
  * or its queue is full; the message was dropped. */

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "tests/rendezvous/server/transport.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -225,6 +226,60 @@ static void test_embedded_server_logs_nothing(void **state)
     }
 }
 
+static int count_descriptors(void)
+{
+    int n = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    assert_non_null(dir);
+    while (readdir(dir) != NULL)
+        n++;
+    (void)closedir(dir);
+    return n;
+}
+
+/* Each client of a group has its own connection, and takes no more descriptors than it says. One
+ * that is destroyed leaves the others alone. */
+static void test_clients_of_a_group(void **state)
+{
+    (void)state;
+    enum { CLIENTS = 20 };
+    struct test_server server;
+    struct dpt_client_group *group;
+    struct dpt_client *clients[CLIENTS];
+    char endpoint[64];
+    struct dpt_err err;
+    transport_start_server(&server, 0);
+    (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", server.port);
+    assert_int_equal(dpt_client_group_create(CLIENTS, &group, &err), DPT_OK);
+    int before = 0;
+    for (int i = 0; i < CLIENTS; i++) {
+        assert_int_equal(dpt_client_create_in(group, endpoint, SILENCE_MS, &clients[i], &err),
+                         DPT_OK);
+        (void)transport_expect(clients[i], DPT_CLIENT_UP);
+        if (i == 0) /* the first socket of a context starts its threads, which have descriptors */
+            before = count_descriptors();
+        char node[16];
+        (void)snprintf(node, sizeof node, "n%d", i);
+        (void)transport_exchange(clients[i], node);
+    }
+    /* The server of this process takes one for each connection. */
+    assert_in_range(count_descriptors() - before, CLIENTS - 1,
+                    (CLIENTS - 1) * (DPT_CLIENT_GROUP_FDS + 1));
+    for (int i = 0; i < CLIENTS; i++) {
+        dpt_client_destroy(&clients[i]);
+        if (i + 1 < CLIENTS)
+            (void)transport_exchange(clients[i + 1], "again");
+    }
+    dpt_client_group_destroy(&group);
+    assert_null(group);
+    dpt_client_group_destroy(&group);
+    assert_int_equal(dpt_client_group_create(1, &group, &err), DPT_OK);
+    assert_int_equal(dpt_client_create_in(group, "host", SILENCE_MS, &clients[0], &err),
+                     DPT_ECONFIG);
+    dpt_client_group_destroy(&group);
+    transport_stop_server(&server);
+}
+
 static void test_endpoints_are_checked(void **state)
 {
     (void)state;
@@ -254,6 +309,7 @@ int main(void)
         cmocka_unit_test(test_descriptors_run_out),
         cmocka_unit_test(test_embedded_server),
         cmocka_unit_test(test_embedded_server_logs_nothing),
+        cmocka_unit_test(test_clients_of_a_group),
         cmocka_unit_test(test_endpoints_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
