@@ -26,7 +26,8 @@ struct dpt_bench {
 extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops, dpt_bench_comm, dpt_bench_train,
     dpt_bench_recover, dpt_bench_tokenize, dpt_bench_allreduce, dpt_bench_canonical,
     dpt_bench_checkpoint, dpt_bench_strategies, dpt_bench_memory, dpt_bench_spans,
-    dpt_bench_collectives, dpt_bench_scaling, dpt_bench_compare, dpt_bench_accumulation;
+    dpt_bench_collectives, dpt_bench_scaling, dpt_bench_compare, dpt_bench_accumulation,
+    dpt_bench_rdzv;
 
 /* Reads the options, runs the bench and writes its report to the file of --json. argv[0] is the
  * bench's name. Returns the exit code: 0 measured, 1 failed, 2 wrong options, 77 unsupported. */

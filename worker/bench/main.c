@@ -8,7 +8,11 @@ static const struct dpt_bench *const benches[] = {
     &dpt_bench_gemm,        &dpt_bench_ops,        &dpt_bench_comm,    &dpt_bench_allreduce,
     &dpt_bench_canonical,   &dpt_bench_train,      &dpt_bench_recover, &dpt_bench_tokenize,
     &dpt_bench_checkpoint,  &dpt_bench_strategies, &dpt_bench_memory,  &dpt_bench_spans,
-    &dpt_bench_collectives, &dpt_bench_scaling,    &dpt_bench_compare, &dpt_bench_accumulation};
+    &dpt_bench_collectives, &dpt_bench_scaling,    &dpt_bench_compare, &dpt_bench_accumulation,
+#ifdef DPT_BENCH_RDZV /* with ZeroMQ */
+    &dpt_bench_rdzv,
+#endif
+};
 enum { BENCHES = sizeof benches / sizeof *benches };
 
 static void print_benches(FILE *out)
