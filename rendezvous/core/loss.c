@@ -167,6 +167,16 @@ static bool is_quiesce_overdue(const struct run *run, const struct node *node)
     return false;
 }
 
+/* True: steps were completed long after the node was last heard. Each rank takes part in each step,
+ * so the node trains, and its peers reach it. */
+static bool do_peers_reach(const struct node *node)
+{
+    const struct run *run = node->run;
+    return run->phase == DPT_RDZV_RUNNING && dpt_rdzv_node_is_member(node) &&
+           run->progress.step_ms - node->link.heard_listened_ms >
+               run->timing.lease_ms / 2 + run->progress.step_ms_median;
+}
+
 /* True: the node is lost, for the reason in ret_why. Sets link.cut_off of a node that is lost for
  * silence alone: the network may have cut it off, so it may return. */
 static bool is_node_lost(const struct run *run, struct node *node,
@@ -178,8 +188,9 @@ static bool is_node_lost(const struct run *run, struct node *node,
         return true;
     }
     if (dpt_rdzv_lease_left_ms(node) < 0) {
-        (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES, "silent for %.1f s",
-                       seconds_of_ms(run->core->now_ms - node->link.heard_ms));
+        (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES, "silent for %.1f s%s",
+                       seconds_of_ms(run->core->now_ms - node->link.heard_ms),
+                       do_peers_reach(node) ? "; peers reach it: cut from the server" : "");
         return true;
     }
     node->link.cut_off = false;
@@ -246,7 +257,10 @@ void dpt_rdzv_exclude_accused(struct run *run)
         return;
     node->excluded_until_ms = run->core->now_ms + run->timing.exclude_ms;
     dpt_rdzv_log(run, DPT_LOG_WARN,
-                 "node %s: two formations in a row failed, and peers could not reach it: excluded "
-                 "for %lld s",
-                 node->id, (long long)(run->timing.exclude_ms / 1000));
+                 "node %s: two formations in a row failed, as peers could not reach it; the server "
+                 "%s: excluded for %lld s",
+                 node->id,
+                 node->link.conn != 0 ? "hears it, so it is cut from its peers"
+                                      : "does not hear it either",
+                 (long long)(run->timing.exclude_ms / 1000));
 }

@@ -1,4 +1,5 @@
-/* A loss in the run's last moments, and how long before it was noticed the lost one had spoken. */
+/* A loss in the run's last moments, how long before it was noticed the lost one had spoken, and
+ * what a silence says about the network. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -134,13 +135,51 @@ static void test_detect_unknown(void **state)
     assert_int_equal(a.plan->detect_ms, 900);
 }
 
+/* a speaks until the lease of b ends. Each 200 ms it has completed one step more, until
+ * `last_step`. */
+static void pass_without_b(int64_t last_step)
+{
+    struct fake *const alone[] = {&a};
+    trio_start();
+    a.ranks[0].step_ms_median = b.ranks[0].step_ms_median = 200;
+    trio_step_to(3);
+    for (int64_t step = 4; step < 4 + 4600 / 200; step++) {
+        a.ranks[0].step_applied = step < last_step ? step : last_step;
+        stage_pass_speaking(&stage, alone, 1, 200);
+    }
+    assert_int_equal(stage.view.nodes, 1);
+    assert_string_equal(stage.view.cause_kind, "node_lost");
+    assert_non_null(strstr(stage.view.text, "lost: silent for 4."));
+}
+
+static void test_silent_node_that_trains_is_cut_from_server(void **state)
+{
+    (void)state;
+    pass_without_b(100);
+    assert_non_null(strstr(stage.view.text, "s; peers reach it: cut from the server"));
+}
+
+/* b may be dead: its last steps were completed shortly after its last message. */
+static void test_silent_node_without_steps_may_be_dead(void **state)
+{
+    (void)state;
+    pass_without_b(12);
+    assert_null(strstr(stage.view.text, "peers reach it"));
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, trio_setup, trio_teardown)
     const struct CMUnitTest tests[] = {
-        T(test_finish_rank_lost),   T(test_finish_node_lost), T(test_finish_lost_before_all),
-        T(test_finished_then_gone), T(test_detect_rank_lost), T(test_detect_comm_error),
+        T(test_finish_rank_lost),
+        T(test_finish_node_lost),
+        T(test_finish_lost_before_all),
+        T(test_finished_then_gone),
+        T(test_detect_rank_lost),
+        T(test_detect_comm_error),
         T(test_detect_unknown),
+        T(test_silent_node_that_trains_is_cut_from_server),
+        T(test_silent_node_without_steps_may_be_dead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
