@@ -6,8 +6,8 @@
         print(a.plan.world_size, a.rank())
 
 The messages and their numbers come from rendezvous/proto/dpt.proto. ZeroMQ's framing (ZMTP 3.0, no keys) and protobuf's
-encoding are written out here; a program for daily use would take libzmq and protobuf instead. Each Node has one rank, which
-computes nothing: it quiesces, connects to nobody, and is ready at once.
+encoding are written out here; a program for daily use would take libzmq and protobuf instead. Each Node has one rank,
+which computes nothing: it quiesces, connects to nobody, and is ready at once.
 """
 
 import os

@@ -3,16 +3,17 @@
 
     peer_rdzv.py DPT_BENCH [--nodes 64] [--ranks-per-node 8] [--clients 2] [--seconds 5] [--json FILE]
 
-First dpt-bench rdzv runs. Then one process has the TCPStore's server, and as many client processes as dpt-bench's have a
-connection (a TCPStore) for each node. Phases of the store, all nodes at once:
+First dpt-bench rdzv runs. Then one process has the TCPStore's server, and as many client processes as dpt-bench's have
+a connection (a TCPStore) for each node. Phases of the store, all nodes at once:
 
 - cold connect: each node makes its connection.
-- formation: each node adds one to a counter and sets its address; the last one sets a key; each node waits for the key and
-  reads the addresses of all nodes in one call. This is what a c10d rendezvous must do at least; torchrun's does more.
+- formation: each node adds one to a counter and sets its address; the last one sets a key; each node waits for the key
+  and reads the addresses of all nodes in one call. A c10d rendezvous must do at least this; torchrun's does more.
 - answer: one get of a key, node by node.
 
-The store has no leases: nothing in it finds a lost node, so it has no such phase. A client process asks its nodes' questions
-in turn, as the store's calls block. PyTorch is that of $DPT_TORCH_PYTHON, else of python3; without it the exit code is 77.
+The store has no leases: nothing in it finds a lost node, so it has no such phase. A client process asks its nodes'
+questions in turn, as the store's calls block. PyTorch is that of $DPT_TORCH_PYTHON, else of python3; without it the
+exit code is 77.
 """
 
 import argparse
@@ -89,7 +90,8 @@ def free_port():
 
 
 def start(python, code, *args):
-    return subprocess.Popen([python, "-c", code, *map(str, args)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([python, "-c", code, *map(str, args)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            text=True)
 
 
 def read_line(process, what):
@@ -178,8 +180,8 @@ def main():
         print_row(name, "TCPStore", store[name], f"{store_cpu[name]:.1f}")
     print_row("answer", "dpt-rdzv", dpt["steady"]["answer_ms"], "")
     print_row("answer", "TCPStore", store["answer"], f"{store_cpu['answer']:.1f}")
-    print(f"memory of the server at most: dpt-rdzv {dpt['server_peak_bytes'] / 2**20:.1f} MiB, TCPStore with Python and "
-          f"PyTorch {store_peak / 2**20:.1f} MiB")
+    print(f"memory of the server at most: dpt-rdzv {dpt['server_peak_bytes'] / 2**20:.1f} MiB, TCPStore with "
+          f"Python and PyTorch {store_peak / 2**20:.1f} MiB")
     if options.json:
         Path(options.json).write_text(json.dumps({"dpt": dpt, "store": {"ms": store, "server_cpu_ms": store_cpu,
                                                                         "peak_bytes": store_peak}}, indent=2))

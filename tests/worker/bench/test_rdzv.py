@@ -1,5 +1,5 @@
-"""dpt-bench rdzv with a few nodes: its phases lead where they must, its figures fit together, wrong options are refused,
-and a server or a client process that dies is reported.
+"""dpt-bench rdzv with a few nodes: its phases lead where they must, its figures fit together, wrong options are
+refused, and a server or a client process that dies is reported.
 
 Run by ctest: pytest test_rdzv.py, with DPT_BENCH naming the program.
 """
@@ -89,7 +89,8 @@ def test_wrong_options(args, says):
 
 def test_a_world_beyond_the_limit():
     """The most nodes with the most ranks each: the message names both numbers."""
-    nodes, ranks = (int(re.search(r"to (\d+)", refused(option, 10 ** 9))[1]) for option in ("--nodes", "--ranks-per-node"))
+    nodes, ranks = (int(re.search(r"to (\d+)", refused(option, 10 ** 9))[1])
+                    for option in ("--nodes", "--ranks-per-node"))
     world, limit = re.search(rf"--nodes: {nodes} nodes of {ranks} ranks are (\d+) ranks, and a world has (\d+) at most",
                              refused("--nodes", nodes, "--ranks-per-node", ranks)).groups()
     assert int(world) == nodes * ranks > int(limit) >= nodes
