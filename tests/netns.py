@@ -5,10 +5,13 @@ import os
 import shutil
 import subprocess
 import uuid
+from contextlib import contextmanager
+from pathlib import Path
 
 from cluster import ClusterError, Process, Worker, program, wait_until
 
 NET = "192.0.2."  # TEST-NET-1, reserved for documentation
+NET6 = "2001:db8::"  # likewise
 BURST_BYTES, QUEUE_MS = 256 << 10, 400  # of a limit: a few of the kernel's largest packets
 
 
@@ -94,6 +97,18 @@ class Wire:
                 raise Unavailable(f"no token bucket filter here: {done.stderr.strip()}")
 
 
+class Wire6(Wire):
+    """As Wire, with the addresses NET6 1 and NET6 2, and no IPv4 address but those of loopback."""
+
+    def _add_addresses(self):
+        for i, (name, device) in enumerate(zip(self.names, self.devices), start=1):
+            done = ip("-n", name, "addr", "add", f"{NET6}{i}/64", "dev", device, "nodad")
+            if done.returncode != 0:
+                raise Unavailable(f"no IPv6 here: {done.stderr.strip()}")
+            must("-n", name, "link", "set", device, "up")
+            must("-n", name, "link", "set", "lo", "up")
+
+
 class Star(Wire):
     """`count` hosts with the addresses NET1, NET2, …; a wire connects each to a switch in a separate namespace."""
 
@@ -114,6 +129,25 @@ class Star(Wire):
             self._add_wire(end, port)
             must("-n", switch, "link", "set", port[1], "master", "switch", "up")
         self._add_addresses()
+
+
+    def cut(self, host):
+        """Takes the link of host `host` (from 1) away: no packet comes or goes, and no connection ends."""
+        must("-n", self.ports[host - 1][0], "link", "set", self.ports[host - 1][1], "down")
+
+
+@contextmanager
+def names_in(host, files):
+    """`files` are seen in place of the machine's files of these names in /etc, by programs that are started in
+    namespace `host`; ip-netns(8) does so."""
+    folder = Path("/etc/netns") / host
+    folder.mkdir(parents=True)
+    try:
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        yield
+    finally:
+        shutil.rmtree(folder)
 
 
 def start_server(cluster, host, timeout, *args):
