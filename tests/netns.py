@@ -85,6 +85,13 @@ class Wire:
             for which in ("rmem", "wmem"):
                 must("netns", "exec", name, "sysctl", "-qw", f"net.ipv4.tcp_{which}=4096 {window_bytes} {window_bytes}")
 
+    def block(self, sender, receiver):
+        """From now on the packets that host `sender` sends to host `receiver` (numbers from 1) are lost."""
+        must("-n", self.names[sender - 1], "route", "add", "blackhole", f"{NET}{receiver}/32")
+
+    def unblock(self, sender, receiver):
+        must("-n", self.names[sender - 1], "route", "del", "blackhole", f"{NET}{receiver}/32")
+
     def limit(self, mbit, ends=None):
         """Limits each wire to `mbit` Mbit/s in each direction from now on. `ends`: only what these ends send. A packet
         that would wait for more than QUEUE_MS is dropped."""
@@ -134,6 +141,9 @@ class Star(Wire):
     def cut(self, host):
         """Takes the link of host `host` (from 1) away: no packet comes or goes, and no connection ends."""
         must("-n", self.ports[host - 1][0], "link", "set", self.ports[host - 1][1], "down")
+
+    def mend(self, host):
+        must("-n", self.ports[host - 1][0], "link", "set", self.ports[host - 1][1], "up")
 
 
 @contextmanager

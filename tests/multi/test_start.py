@@ -153,8 +153,8 @@ def test_tcp_between_host_groups(make_cluster, slow):
 
 
 def test_resume_after_all_died(make_cluster, tmp_path, slow):
-    """All machines die at once, and the same commands are started again: the run continues from the checkpoint, with
-    the weights of an undisturbed run."""
+    """All machines die at once, and with them the server's journal. The same commands are started again: the run
+    continues from the checkpoint, with the weights of an undisturbed run."""
     sets = {"train.steps": 100000, "checkpoint.every_steps": 5}
     cluster = make_cluster("stopped", sets=sets, shared_dirs=True)
     cluster.start_server()
@@ -164,7 +164,7 @@ def test_resume_after_all_died(make_cluster, tmp_path, slow):
         worker.kill_machine()
     newest = max(cluster.checkpoints())
     cluster.server.kill()
-    cluster.restart_server()
+    cluster.restart_server(args=["--state-dir", "none"])
     again = [cluster.start_worker(node, nnodes=2) for node in "ab"]
     wait_until("a later checkpoint", lambda: max(cluster.checkpoints()) > newest, 60 * slow, cluster.log_tails)
     for worker in again:
