@@ -144,7 +144,8 @@ def truths(case, folder, ranks, bare_ms):
             slot_ms = TRACED_STEPS * bare_ms[case.strategy] / 2 if case.cause == "imbalance" else 0
             found.append((f"rank {rank} waits for the other", other - here + slot_ms, row["peer_wait_ms"]))
         if case.cause == "data":
-            found.append((f"rank {rank} waits for data", here - TRACED_STEPS * bare_ms[case.strategy], row["data_wait_ms"]))
+            true = here - TRACED_STEPS * bare_ms[case.strategy]
+            found.append((f"rank {rank} waits for data", true, row["data_wait_ms"]))
         if case.cause == "communication":
             true = TRACED_STEPS * case.sent_bytes * LINK_HEADERS * 8 / case.mbit / 1000
             found.append((f"rank {rank}, exposed transfers", true, row["exposed_percent"] * row["window_ms"] / 100))

@@ -88,8 +88,8 @@ def no_slower(line):
         for each in found["before"]:
             ratio, control = paired(found, each)
             ratios.append(ratio)
-            line.note(f"{name}, {each}: " + ", ".join(f"{statistics.median(found[what][each]):.4g} {what}"
-                                                      for what in found) + f"; the control differs by {control - 1:.3f}")
+            medians = ", ".join(f"{statistics.median(found[what][each]):.4g} {what}" for what in found)
+            line.note(f"{name}, {each}: {medians}; the control differs by {control - 1:.3f}")
             noise = min(max(SLOWER_MAX, abs(control - 1)), NOISE_MAX)
             line.at_most(f"{name}, {each}, now over before", round(ratio, 4), round(1 + noise, 4))
         line.at_most(f"{name}, now over before, median of {len(ratios)}", round(statistics.median(ratios), 4),
