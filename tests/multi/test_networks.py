@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from cluster import first_server, wait_until
+from cluster import wait_until
 from netns import NET, NET6, Star, Unavailable, Wire, Wire6, names_in, start_server, start_worker
 
 LEASE, LATEST = 0.9, 1.2  # of cluster.timeout_s: a silent node is found in between
@@ -63,7 +63,7 @@ def test_a_silent_node_is_found_in_time(make_cluster, made, slow):
     timeout_s = 3 * slow
     star = made(Star(3))
     cluster = make_cluster(sets={**ENDLESS, "cluster.timeout_s": timeout_s})
-    port = start_server(cluster, star.names[0], 10 * slow, "--insecure", *first_server())
+    port = start_server(cluster, star.names[0], 10 * slow, "--insecure", "--fresh")
     a = start_worker(cluster, star.names[1], "a", f"{NET}1:{port}")
     start_worker(cluster, star.names[2], "b", f"{NET}1:{port}")
     cluster.wait_world(2, 30 * slow)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from cluster import first_server, wait_until
+from cluster import wait_until
 from netns import NET, Star, Unavailable, start_server, start_worker
 
 HEAD, A, B = 1, 2, 3
@@ -29,7 +29,7 @@ def pair(make_cluster, star, slow):
     """pair(timeout_s): a server on the head, nodes a and b on the other hosts, which train: (cluster, a, b)."""
     def start(timeout_s):
         cluster = make_cluster(sets={**ENDLESS, "cluster.timeout_s": timeout_s})
-        port = start_server(cluster, star.names[HEAD - 1], 10 * slow, "--insecure", *first_server())
+        port = start_server(cluster, star.names[HEAD - 1], 10 * slow, "--insecure", "--fresh")
         a = start_worker(cluster, star.names[A - 1], "a", f"{NET}1:{port}")
         cluster.wait_step(3, 30 * slow)
         b = start_worker(cluster, star.names[B - 1], "b", f"{NET}1:{port}")

@@ -252,14 +252,16 @@ def test_divergence_is_said(make_cluster, slow):
 
 
 def test_lone_node_of_two(make_cluster, slow):
-    """A restarted server gives nodes of an earlier server a lease, and the worker says so. Without an earlier server a
-    single node of 1:2 waits only for the last call."""
+    """A restarted server without a journal gives nodes of an earlier server a lease, and the worker says so. Without an
+    earlier server a single node of 1:2 waits only for the last call."""
     timeout_s = 5 * slow
     lease_s, last_call_s = 0.9 * timeout_s, 0.2 * timeout_s
     cluster = make_cluster(sets={"train.steps": 12, "cluster.timeout_s": timeout_s})
+    forgets = ["--state-dir", "none"]
     for node, args in ("b", None), ("c", []), ("d", ["--fresh"]):  # of a new port nobody knows an earlier server
         began = time.time()
-        server = cluster.start_server() if args is None else cluster.restart_server(args=args)
+        server = (cluster.start_server(args=forgets) if args is None else
+                  cluster.restart_server(args=[*args, *forgets]))
         worker = cluster.start_worker(node, nnodes="1:2")
         assert worker.wait(60 * slow) == 0
         first_step_s = worker.outputs.metrics()[0]["time"] - began
