@@ -296,7 +296,7 @@ class Cluster:
         self.env = dict(os.environ, **{MARK: self.mark})
         self.env.pop("DPT_RDZV_ENDPOINT", None)
         self.server, self.port, self.workers, self._starts = None, 0, [], 0
-        self.state_dir = self.root / "rdzv-state"
+        self.state_dir = "none"
 
     def __enter__(self):
         return self
@@ -305,6 +305,12 @@ class Cluster:
         self.stop()
 
     # -- starting
+
+    def keep_journal(self):
+        """Servers that are started from now on have a journal. Without one a new server knows nothing of the runs of
+        an earlier one, so it takes a run of the same name with another config."""
+        self.state_dir = self.root / "rdzv-state"
+        return self
 
     def start_server(self, port=0, args=(), timeout=30, env=None):
         """Starts dpt-rdzv and waits until it listens. port 0: a port that the kernel gives to no other process while

@@ -41,10 +41,10 @@ def ends_with_a_rescue(workers, slow):
 
 
 def goes_on(cluster, tmp_path, slow, step):
-    """Starts everything again, with another config and so without the server's journal: the run continues from that
-    step with the weights of an undisturbed run, and the next checkpoint replaces the rescue."""
+    """Starts everything again: the run continues from that step with the weights of an undisturbed run, and the next
+    checkpoint replaces the rescue."""
     later = step + MORE_STEPS
-    cluster.restart_server(args=["--state-dir", "none"])
+    cluster.restart_server()
     workers = [cluster.start_worker(node, sets={"checkpoint.every_steps": later}) for node in "ab"]
     wait_until(f"a checkpoint of step {later}", lambda: later in cluster.checkpoints(), 60 * slow, cluster.log_tails)
     wait_until("the rescue is removed", lambda: not list((cluster.root / "checkpoints").glob("rescue-*")), 60 * slow,

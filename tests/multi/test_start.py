@@ -153,8 +153,8 @@ def test_tcp_between_host_groups(make_cluster, slow):
 
 
 def test_resume_after_all_died(make_cluster, tmp_path, slow):
-    """All machines die at once, and with them the server's journal. The same commands are started again: the run
-    continues from the checkpoint, with the weights of an undisturbed run."""
+    """All machines die at once, and the same commands are started again: the run continues from the checkpoint, with
+    the weights of an undisturbed run."""
     sets = {"train.steps": 100000, "checkpoint.every_steps": 5}
     cluster = make_cluster("stopped", sets=sets, shared_dirs=True)
     cluster.start_server()
@@ -164,7 +164,7 @@ def test_resume_after_all_died(make_cluster, tmp_path, slow):
         worker.kill_machine()
     newest = max(cluster.checkpoints())
     cluster.server.kill()
-    cluster.restart_server(args=["--state-dir", "none"])
+    cluster.restart_server()
     again = [cluster.start_worker(node, nnodes=2) for node in "ab"]
     wait_until("a later checkpoint", lambda: max(cluster.checkpoints()) > newest, 60 * slow, cluster.log_tails)
     for worker in again:
@@ -257,11 +257,9 @@ def test_lone_node_of_two(make_cluster, slow):
     timeout_s = 5 * slow
     lease_s, last_call_s = 0.9 * timeout_s, 0.2 * timeout_s
     cluster = make_cluster(sets={"train.steps": 12, "cluster.timeout_s": timeout_s})
-    forgets = ["--state-dir", "none"]
     for node, args in ("b", None), ("c", []), ("d", ["--fresh"]):  # of a new port nobody knows an earlier server
         began = time.time()
-        server = (cluster.start_server(args=forgets) if args is None else
-                  cluster.restart_server(args=[*args, *forgets]))
+        server = cluster.start_server() if args is None else cluster.restart_server(args=args)
         worker = cluster.start_worker(node, nnodes="1:2")
         assert worker.wait(60 * slow) == 0
         first_step_s = worker.outputs.metrics()[0]["time"] - began

@@ -134,7 +134,9 @@ enum dpt_status bench_server_start(const char *dir, pid_t *ret_server, int *ret_
     DPT_TRY(bench_program_find("dpt-rdzv", program, err));
     (void)snprintf(port_file, sizeof port_file, "%s/port", dir);
     (void)snprintf(log, sizeof log, "%s/rdzv.log", dir);
-    (void)snprintf(state, sizeof state, "%s/rdzv-state", dir);
+    (void)snprintf(state, sizeof state, "%s/rdzv-state-XXXXXX", dir);
+    if (mkdtemp(state) == NULL) /* a new journal: a server knows nothing of an earlier one's runs */
+        return dpt_fail_errno(err, errno, "make '%s'", state);
     char *const argv[] = {program,   "--port",      "0",   "--port-file",
                           port_file, "--state-dir", state, NULL};
     (void)unlink(port_file); /* of an earlier server */
