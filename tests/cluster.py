@@ -281,9 +281,10 @@ class Cluster:
 
     Every worker has the config file `config` with the keys of `sets` changed ({"train.steps": 40}). Each worker has its
     own log.dir and checkpoint.dir under root/NODE, as on separate machines. With `shared_dirs=True` all have root/log
-    and root/checkpoints. If `sets` does not name `data.train`, the cluster makes a text."""
+    and root/checkpoints. If `sets` does not name `data.train`, the cluster makes a text. Without `journal` a server that
+    is started again knows nothing of earlier runs, so it takes a run of the same name with another config."""
 
-    def __init__(self, root, config=TINY, sets=None, shared_dirs=False, threads=1):
+    def __init__(self, root, config=TINY, sets=None, shared_dirs=False, threads=1, journal=False):
         self.root = Path(root).resolve()
         self.root.mkdir(parents=True, exist_ok=True)
         self.config, self.sets = Path(config), dict(sets or {})
@@ -296,7 +297,7 @@ class Cluster:
         self.env = dict(os.environ, **{MARK: self.mark})
         self.env.pop("DPT_RDZV_ENDPOINT", None)
         self.server, self.port, self.workers, self._starts = None, 0, [], 0
-        self.state_dir = "none"
+        self.state_dir = self.root / "rdzv-state" if journal else "none"
 
     def __enter__(self):
         return self
@@ -305,12 +306,6 @@ class Cluster:
         self.stop()
 
     # -- starting
-
-    def keep_journal(self):
-        """Servers that are started from now on have a journal. Without one a new server knows nothing of the runs of
-        an earlier one, so it takes a run of the same name with another config."""
-        self.state_dir = self.root / "rdzv-state"
-        return self
 
     def start_server(self, port=0, args=(), timeout=30, env=None):
         """Starts dpt-rdzv and waits until it listens. port 0: a port that the kernel gives to no other process while

@@ -41,7 +41,7 @@ class Killed:
     """A run whose server is killed several times."""
 
     def __init__(self, root, rng):
-        self.rng, self.cluster = rng, Cluster(root, sets=settings(), shared_dirs=True).keep_journal()
+        self.rng, self.cluster = rng, Cluster(root, sets=settings(), shared_dirs=True, journal=True)
         self.back_s, self.kills = [], 0
 
     def newest(self):

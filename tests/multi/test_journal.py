@@ -24,7 +24,7 @@ def kill_a_rank(worker):
 
 
 def test_history(make_cluster, slow):
-    cluster = make_cluster(sets=make_sets(slow), shared_dirs=True).keep_journal()
+    cluster = make_cluster(sets=make_sets(slow), shared_dirs=True, journal=True)
     cluster.start_server()
     a, b = (cluster.start_worker(node) for node in "ab")
     cluster.wait_step(15, 60 * slow)
@@ -61,7 +61,7 @@ def refused(folder, words):
 
 def test_journals_that_are_refused(make_cluster, tmp_path, slow):
     """Each ends with one line that names the file and the remedy, and with code 2; no byte is changed."""
-    cluster = make_cluster().keep_journal()
+    cluster = make_cluster(journal=True)
     cluster.start_server()
     refused(cluster.state_dir, rf"in use by another dpt-rdzv \(process {cluster.server.pid}\): name another")
     cluster.server.term()
