@@ -281,8 +281,8 @@ class Cluster:
 
     Every worker has the config file `config` with the keys of `sets` changed ({"train.steps": 40}). Each worker has its
     own log.dir and checkpoint.dir under root/NODE, as on separate machines. With `shared_dirs=True` all have root/log
-    and root/checkpoints. If `sets` does not name `data.train`, the cluster makes a text. Without `journal` a server that
-    is started again knows nothing of earlier runs, so it takes a run of the same name with another config."""
+    and root/checkpoints. If `sets` does not name `data.train`, the cluster makes a text. Without `journal` a server
+    that is started again knows nothing of earlier runs, so it takes a run of the same name with another config."""
 
     def __init__(self, root, config=TINY, sets=None, shared_dirs=False, threads=1, journal=False):
         self.root = Path(root).resolve()
