@@ -214,7 +214,8 @@ def test_told_twice_counts_what_is_lost(make_cluster, slow):
     assert worker.wait(10 * slow) == 75, worker.log_tail()
     assert "dpt-worker: told twice to end: left at once" in worker.log()
     number, saved, newest = lost_steps(worker)
-    assert (saved, newest) == (max(cluster.checkpoints()), printed_step(worker)) and number == newest - saved
+    printed = printed_step(worker)  # the signal may have stopped the rank between the end of a step and its line
+    assert saved == max(cluster.checkpoints()) and newest in (printed, printed + 1) and number == newest - saved
     cluster.restart_server()
     again = cluster.start_worker("a")
     wait_until("it goes on", lambda: len(cluster.outputs()[0].events()) == 2, 60 * slow, cluster.log_tails)
