@@ -55,7 +55,7 @@ void dpt_rdzv_note_step(struct run *run, const struct rank *rank)
     progress->step_ms = dpt_rdzv_listened_ms(run);
 }
 
-/* `incident`: the generation of the plan whose incident it is; 0: of none. */
+/* `incident`: the plan's generation to which the incident belongs; 0: none. */
 static void use_restarts(struct run *run, uint32_t crashes, uint64_t incident, const char *what)
 {
     struct budget *budget = &run->budget;

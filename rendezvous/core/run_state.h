@@ -371,7 +371,7 @@ bool dpt_rdzv_has_ended(const struct run *run);
 /* Nodes needed to form: min_nodes, or one when all steps are done. */
 uint32_t dpt_rdzv_min_nodes(const struct run *run);
 uint32_t dpt_rdzv_restarts_left(const struct run *run);
-/* The step whose checkpoint the generation of the newest plan may commit; -1: none. */
+/* The newest plan's generation may commit the checkpoint of this step; -1: none. */
 int64_t dpt_rdzv_granted_step(const struct run *run);
 /* The newest generation that has run, as far as the journal, this server or a rank knows. */
 uint64_t dpt_rdzv_state_generation(const struct run *run);

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A run whose name is not free, and its number in the database. */
+/* A run that has its name still, and its number in the database. */
 struct named_run {
     char name[DPT_PROTO_NAME_BYTES];
     int64_t id;
