@@ -28,7 +28,7 @@ struct rdzv_node {
     uint8_t *unsent;           /* newest message that the connection did not take; owned */
     size_t unsent_bytes;
     int64_t retry_ms;       /* when it is sent again */
-    uint64_t asked_counter; /* message whose answer is timed; 0: none */
+    uint64_t asked_counter; /* the answer to this message is timed; 0: none */
     int64_t asked_ns;
     struct rdzv_rank ranks[DPT_PROTO_RANKS_MAX];
 };
