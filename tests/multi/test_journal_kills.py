@@ -96,6 +96,7 @@ def test_with_and_without_the_journal(make_cluster, tmp_path, slow):
     cluster.server.wait_log("adopted generation 1 of an earlier server", 20 * slow)
     kill_a_rank(min((a, b), key=printed_step))  # not the rank that writes the log
     newest = cluster.server.wait_log(r"generation ([2-9]) runs", 30 * slow)[1]
+    cluster.wait_step(cluster.step() + 3, 30 * slow)  # now the nodes know that it runs
     cluster.server.kill()
     cluster.restart_server()
     cluster.server.wait_log(f"adopted generation {newest} of an earlier server", 20 * slow)
