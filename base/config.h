@@ -12,6 +12,7 @@
 #define DPT_BASE_CONFIG_H
 
 #include "base/err.h"
+#include "base/world.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -376,7 +377,7 @@ int dpt_config_lanes(const struct dpt_config *config);
 int dpt_config_lanes_of(const struct dpt_config *config, int world_size);
 /* Ranks of the largest world that trains: one per lane, or one per slot with `accumulate: reduce`;
  * at most DPT_CONFIG_WORLD_MAX. */
-enum { DPT_CONFIG_WORLD_MAX = 1024 };
+enum { DPT_CONFIG_WORLD_MAX = DPT_MESH_MAX };
 int dpt_config_world_max(const struct dpt_config *config);
 
 /* Whether the linear layers of this name ("q_proj") have adapters; false without train.lora. */

@@ -37,7 +37,7 @@ const struct dpt_key dpt_config_keys[] = {
     {KEY(UINT64, seed), TRAJECTORY, .def = "42",
      .help = "seed of initial weights, dropout, data order and how images are varied"},
 
-    {PAIR("cluster.nnodes", RANGE, cluster.nnodes_min), RUN, .def = "1", FROM_TO(1, 1024),
+    {PAIR("cluster.nnodes", RANGE, cluster.nnodes_min), RUN, .def = "1", FROM_TO(1, DPT_MESH_MAX),
      .help = "nodes: N, or \"MIN:MAX\" to go on with at least MIN and take up to MAX"},
     {KEY(INT, cluster.gpus_per_node), NODE, .def = "auto", FROM_TO(1, 64), .flags = AUTO,
      .help = "rank processes a node starts; auto: one per GPU, on CPU one"},

@@ -3,8 +3,11 @@
 #ifndef DPT_BASE_SHARD_H
 #define DPT_BASE_SHARD_H
 
+#include "base/world.h"
+
 #include <stdbool.h>
 
+/* 0 <= index < of <= DPT_WORLD_MAX, except for the two special shards. */
 struct dpt_shard {
     int index, of; /* `of` 1: the whole state; `of` 0: no shard; see also DPT_SHARD_EMPTY */
 };
@@ -12,7 +15,7 @@ struct dpt_shard {
 /* The shard without elements, of a rank that trains while another rank holds the whole state. It is
  * not the same as no shard: a report without shards means the whole state. `of` is larger than any
  * world. */
-enum { DPT_SHARD_EMPTY_INDEX = 1024, DPT_SHARD_EMPTY_OF = 1025 };
+enum { DPT_SHARD_EMPTY_INDEX = DPT_WORLD_MAX, DPT_SHARD_EMPTY_OF = DPT_WORLD_MAX + 1 };
 #define DPT_SHARD_EMPTY ((struct dpt_shard){DPT_SHARD_EMPTY_INDEX, DPT_SHARD_EMPTY_OF})
 
 static inline bool dpt_shard_is_none(struct dpt_shard shard)

@@ -293,6 +293,8 @@ class Node:
         self.epoch, self.its_counter = stamp.epoch, message.counter
         self.seen = max(self.seen, message.counter_seen)
         self.spec_known = self.spec_known or message.counter_seen >= self.spec_counter > 0
+        if message.heartbeat_ms > 0:
+            self.heartbeat_s = message.heartbeat_ms / 1000
         self.note(message, message.phase)
         if not self.joined:  # now the rank process starts
             self.joined = True

@@ -2,6 +2,7 @@
 #include "rendezvous/core/join.h"
 
 #include "rendezvous/core/apply.h"
+#include "rendezvous/core/kept.h"
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/restart.h"
 #include "rendezvous/core/rules.h"
@@ -195,9 +196,14 @@ struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, str
 
 void dpt_rdzv_ask_node(const struct run *run, struct node *node)
 {
-    for (uint32_t k = 0; run->phase == DPT_RDZV_PREPARING && k < node->n_ranks; k++)
-        if (dpt_rdzv_rank_is_alive(&node->ranks[k]))
-            node->ranks[k].asked = run->generation;
+    for (uint32_t k = 0; run->phase == DPT_RDZV_PREPARING && k < node->n_ranks; k++) {
+        struct rank *rank = &node->ranks[k];
+        if (!dpt_rdzv_rank_is_alive(rank))
+            continue;
+        dpt_rdzv_count_rank(rank, -1);
+        rank->asked = run->generation;
+        dpt_rdzv_count_rank(rank, 1);
+    }
 }
 
 /* After the first node has returned, the server makes no plan for a lease, because each removed

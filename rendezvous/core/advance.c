@@ -11,14 +11,6 @@
 
 enum { TRANSITIONS_MAX = 8 }; /* of one call; a formation of ready ranks takes fewer */
 
-static uint32_t count_ready_nodes(const struct run *run)
-{
-    uint32_t n = 0;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        n += dpt_rdzv_node_is_ready(run->nodes[i]) && !run->nodes[i]->leaving;
-    return n;
-}
-
 /* ---- WAITING, SETTLING ---- */
 
 /* A rank of the newest generation of an earlier server no longer trains in that generation. */
@@ -26,6 +18,8 @@ static bool has_adoptable_failed(const struct run *run)
 {
     const uint64_t generation = run->formation.generation_high;
     struct rank_cursor at = {0};
+    if (run->membership.n_stopped == 0)
+        return false;
     for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
         if (rank->node->generation > 0 &&
             (rank->failed_generation == generation || rank->phase == DPT__RANK_PHASE__RANK_READY ||
@@ -41,6 +35,8 @@ static bool adopt_generation(struct run *run)
 {
     const struct formation *formation = &run->formation;
     const struct node *knows = NULL;
+    if (run->membership.n_outside < (int)formation->adopt_world)
+        return false; /* ranks are missing, and no walk over all nodes is needed */
     for (size_t i = 0; i < run->n_nodes; i++) {
         const struct node *node = run->nodes[i];
         if (node->generation > 0 && node->generation != formation->generation_high)
@@ -125,7 +121,7 @@ static void advance_waiting(struct run *run)
         return;
     }
     dpt_rdzv_release_leaving(run);
-    const uint32_t ready = count_ready_nodes(run);
+    const uint32_t ready = dpt_rdzv_count_ready(run);
     if (ready < dpt_rdzv_min_nodes(run)) {
         if (over)
             fail_waiting(run, ready);
@@ -146,7 +142,7 @@ static void advance_waiting(struct run *run)
 static void advance_settling(struct run *run)
 {
     dpt_rdzv_release_leaving(run);
-    const uint32_t ready = count_ready_nodes(run);
+    const uint32_t ready = dpt_rdzv_count_ready(run);
     if (ready < run->spec.min_nodes)
         dpt_rdzv_enter_phase(run, DPT_RDZV_WAITING);
     else if (ready >= run->spec.max_nodes || run->core->now_ms >= dpt_rdzv_last_call_until_ms(run))
@@ -167,13 +163,12 @@ static bool have_all_finished(const struct plan *plan)
  * suspect node is waited for only if it may hold the newest state. */
 static bool have_all_reported(const struct run *run)
 {
-    struct rank_cursor at = {0};
-    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        if ((rank->asked == run->generation || run->formation.soft) &&
-            dpt_rdzv_rank_is_alive(rank) && !dpt_rdzv_has_quiesced(rank) &&
-            (!dpt_rdzv_is_suspect(rank->node) || dpt_rdzv_may_hold_newest(rank->node)))
-            return false;
-    return true;
+    uint32_t n = run->membership.n_unreported;
+    for (const struct node *node = run->membership.lists[LIST_BROKEN].first; n > 0 && node != NULL;
+         node = node->hooks[LIST_BROKEN].after)
+        if (node->n_unreported > 0 && dpt_rdzv_is_suspect(node) && !dpt_rdzv_may_hold_newest(node))
+            n -= node->n_unreported;
+    return n == 0;
 }
 
 static void advance_preparing(struct run *run)
@@ -256,13 +251,26 @@ static void advance_planned(struct run *run)
 
 /* ---- RUNNING, DRAINING ---- */
 
+/* False: at the last search no node could join, and since then no rank became ready. Spares would
+ * else cost a search with each message. */
+static bool is_search_due(struct run *run)
+{
+    struct membership *membership = &run->membership;
+    if (membership->n_outside == membership->n_outside_tried &&
+        run->core->now_ms < membership->outside_due_ms)
+        return false;
+    membership->n_outside_tried = membership->n_outside;
+    membership->outside_due_ms = run->core->now_ms + run->timing.heartbeat_ms;
+    return true;
+}
+
 /* A node with a rank that could enter the world now; NULL: none. */
-static const struct node *find_joining_node(const struct run *run)
+static const struct node *find_joining_node(struct run *run)
 {
     const int64_t final_step = run->progress.final_step;
     uint32_t member_nodes = 0;
-    if (run->membership.n_outside == 0 || run->plan.world_size >= run->spec.max_world ||
-        (final_step >= 0 && run->plan.resume_step == final_step))
+    if (run->membership.n_outside == 0 || run->plan.world_size >= dpt_rdzv_world_max(run) ||
+        (final_step >= 0 && run->plan.resume_step == final_step) || !is_search_due(run))
         return NULL;
     for (size_t i = 0; i < run->n_nodes; i++)
         member_nodes += dpt_rdzv_node_is_member(run->nodes[i]);

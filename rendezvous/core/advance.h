@@ -16,6 +16,11 @@ void dpt_rdzv_stop_step_for_leaving(struct run *run);
 /* Releases leaving nodes whose state is safe elsewhere, or whose time to leave is mostly over. */
 void dpt_rdzv_release_leaving(struct run *run);
 
+/* ---- places.c ---- */
+
+/* Numbers hosts, nodes and positions, and appoints the writers. False: no memory. */
+bool dpt_rdzv_arrange_places(struct dpt_rdzv *core, struct plan *plan);
+
 /* ---- plan.c (docs/membership.md, "The plan") ---- */
 
 /* Makes the plan of run->generation from the reports of ranks that have quiesced, and puts the plan

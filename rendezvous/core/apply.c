@@ -1,11 +1,10 @@
 /* The durable state, which records change. */
 #include "rendezvous/core/apply.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "rendezvous/core/kept.h"
 
-enum { KEPT_NODES_MIN = 8 };
+#include <stdio.h>
+#include <string.h>
 
 static enum dpt_status contradict(struct dpt_err *err, const struct dpt_rdzv_record *record,
                                   const char *why)
@@ -17,24 +16,23 @@ static enum dpt_status contradict(struct dpt_err *err, const struct dpt_rdzv_rec
 
 /* ---- nodes ---- */
 
+/* This incarnation of a node; NULL: it is not there. */
+static struct kept_node *find_incarnation(const struct run *run, const char *id,
+                                          uint64_t incarnation)
+{
+    struct kept_node *node = dpt_rdzv_index_find(&run->kept.ids, dpt_rdzv_id_hash(id));
+    return node != NULL && node->incarnation == incarnation ? node : NULL;
+}
+
 static enum dpt_status apply_joined(struct run *run, const struct dpt_rdzv_record *record,
                                     struct dpt_err *err)
 {
-    struct kept *kept = &run->kept;
     if (record->node[0] == '\0' || dpt_rdzv_find_kept(run, record->node) != NULL)
         return contradict(err, record, "the node is there already");
-    if (kept->n_nodes == kept->nodes_max) {
-        const size_t max = kept->nodes_max == 0 ? KEPT_NODES_MIN : 2 * kept->nodes_max;
-        struct kept_node *bigger = realloc(kept->nodes, max * sizeof *bigger);
-        if (bigger == NULL)
-            return dpt_fail_nomem(err, "members of run '%s'", run->name);
-        kept->nodes = bigger;
-        kept->nodes_max = max;
-    }
-    struct kept_node *node = &kept->nodes[kept->n_nodes++];
-    *node = (struct kept_node){.id_hash = dpt_rdzv_id_hash(record->node),
-                               .incarnation = record->incarnation};
-    (void)snprintf(node->id, sizeof node->id, "%s", record->node);
+    struct kept_node *node = dpt_rdzv_kept_add(&run->kept, record->node);
+    if (node == NULL)
+        return dpt_fail_nomem(err, "members of run '%s'", run->name);
+    node->incarnation = record->incarnation;
     memcpy(node->secret, record->secret, sizeof node->secret);
     struct departed *departed =
         dpt_rdzv_departed_as(run, node->id_hash, node->incarnation, node->secret);
@@ -46,10 +44,9 @@ static enum dpt_status apply_joined(struct run *run, const struct dpt_rdzv_recor
 static enum dpt_status apply_removed(struct run *run, const struct dpt_rdzv_record *record,
                                      struct dpt_err *err)
 {
-    struct kept *kept = &run->kept;
     struct membership *membership = &run->membership;
-    const struct kept_node *node = dpt_rdzv_find_kept(run, record->node);
-    if (node == NULL || node->incarnation != record->incarnation)
+    struct kept_node *node = find_incarnation(run, record->node, record->incarnation);
+    if (node == NULL)
         return contradict(err, record, "the removed node is not there");
     struct departed *departed = &membership->departed[membership->n_departed++ % DEPARTED_MAX];
     *departed = (struct departed){.id_hash = node->id_hash,
@@ -61,10 +58,7 @@ static enum dpt_status apply_removed(struct run *run, const struct dpt_rdzv_reco
                                   .awaited = (record->flags & DPT_RDZV_FLAG_AWAITED) != 0,
                                   .counter_seen = record->number};
     memcpy(departed->secret, node->secret, sizeof departed->secret);
-    const size_t at = (size_t)(node - kept->nodes);
-    memmove(&kept->nodes[at], &kept->nodes[at + 1],
-            (kept->n_nodes - at - 1) * sizeof kept->nodes[0]);
-    kept->n_nodes--;
+    dpt_rdzv_kept_drop(&run->kept, node);
     return DPT_OK;
 }
 
@@ -93,36 +87,19 @@ static enum dpt_status apply_generation(struct run *run, const struct dpt_rdzv_r
     return DPT_OK;
 }
 
-/* The kept node of member `i`; NULL: it is not there. Members and nodes are in the order of
- * joining, unless nodes came back after a restart, so the search begins behind the member before:
- * *at. */
-static struct kept_node *kept_of_member(struct kept *kept, const struct dpt_rdzv_member *member,
-                                        size_t *at)
-{
-    const uint64_t hash = dpt_rdzv_id_hash(member->node);
-    for (size_t i = 0; i < kept->n_nodes; i++) {
-        struct kept_node *node = &kept->nodes[(*at + i) % kept->n_nodes];
-        if (node->id_hash != hash || node->incarnation != member->incarnation)
-            continue;
-        *at += i + 1;
-        return node;
-    }
-    return NULL;
-}
-
 static enum dpt_status put_plan(struct run *run, const struct dpt_rdzv_record *record,
                                 struct dpt_err *err)
 {
     struct kept *kept = &run->kept;
-    size_t at = 0;
+    const struct dpt_rdzv_member *members = record->members;
     if (record->n_members == 0)
         return contradict(err, record, "the plan has no members");
     for (size_t i = 0; i < record->n_members; i++)
-        if (kept_of_member(kept, &record->members[i], &at) == NULL)
+        if (find_incarnation(run, members[i].node, members[i].incarnation) == NULL)
             return contradict(err, record, "a member of the plan is not there");
-    at = 0;
     for (size_t i = 0; i < record->n_members; i++)
-        kept_of_member(kept, &record->members[i], &at)->placed_generation = record->generation;
+        find_incarnation(run, members[i].node, members[i].incarnation)->placed_generation =
+            record->generation;
     kept->planned = record->generation;
     (void)snprintf(kept->plan_digest, sizeof kept->plan_digest, "%s", record->digest);
     return DPT_OK;

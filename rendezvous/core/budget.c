@@ -69,7 +69,6 @@ static void use_restarts(struct run *run, uint32_t crashes, uint64_t incident, c
                                       .count = budget->used + (crashes < room ? crashes : room),
                                       .text = what});
     budget->refill_steps = 0;
-    run->changed = true;
     if (budget->used <= run->spec.max_restarts)
         return;
     char text[DPT_PROTO_TEXT_BYTES];

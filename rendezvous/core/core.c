@@ -14,7 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IDLE_TICK_MS = 1000 };
+enum {
+    IDLE_TICK_MS = 1000,
+    PACE_MS = 1000,  /* between two changes of the pace: agents need as long to follow */
+    OVERLOAD_MAX = 8 /* the period has a limit of its own (dpt_timing_beat_ms) */
+};
 
 enum dpt_status dpt_rdzv_create(const struct dpt_rdzv_options *options, struct dpt_rdzv **ret,
                                 struct dpt_err *err)
@@ -25,6 +29,8 @@ enum dpt_status dpt_rdzv_create(const struct dpt_rdzv_options *options, struct d
         return dpt_fail_nomem(err, "rendezvous server");
     core->epoch = options->epoch;
     core->fresh = options->fresh;
+    core->nodes_max = options->nodes_max != 0 ? options->nodes_max : DPT_PROTO_NODES_MAX;
+    core->world_max = options->world_max != 0 ? options->world_max : DPT_PROTO_WORLD_MAX;
     core->start_ms = core->now_ms = options->now_ms;
     core->hearing =
         (struct hearing){.heard_ms = options->now_ms, .outsiders_since_ms = -1, .outsider_ms = -1};
@@ -39,6 +45,7 @@ void dpt_rdzv_destroy(struct dpt_rdzv **core)
         return;
     for (size_t i = 0; i < (*core)->n_runs; i++)
         dpt_rdzv_run_destroy(&(*core)->runs[i]);
+    dpt_rdzv_index_fini(&(*core)->conns);
     dpt_outbox_fini(&(*core)->out);
     free(*core);
     *core = NULL;
@@ -74,6 +81,7 @@ static void shift_run_deadlines(struct run *run, int64_t gap_ms)
         shift_time(&node->ready_since_ms, gap_ms);
         shift_time(&node->excluded_until_ms, gap_ms);
     }
+    dpt_rdzv_forget_late_nodes(run);
 }
 
 static void advance_clock(struct dpt_rdzv *core, int64_t now_ms)
@@ -152,7 +160,7 @@ static void take_node_message(struct run *run, struct node *node, const struct i
 {
     dpt_rdzv_heard_node(run, node);
     node->link.counter_seen = from->message->counter;
-    node->link.conn = from->conn;
+    dpt_rdzv_set_conn(node, from->conn);
     run->speaker = node;
     const Dpt__Stamp *stamp = from->message->stamp;
     node = dpt_rdzv_take_report(run, node, from);
@@ -198,9 +206,23 @@ static void handle_message(const struct inquiry *from)
         dpt_rdzv_advance(run);
 }
 
+/* Messages are still unread at a TICK: agents shall send half as often. After PACE_MS without
+ * such a TICK they may send twice as often. */
+static void set_pace(struct dpt_rdzv *core, bool backlog)
+{
+    struct pace *pace = &core->pace;
+    const bool due = core->now_ms - pace->since_ms >= PACE_MS;
+    if (backlog && (due || pace->overload == 0) && pace->overload < OVERLOAD_MAX)
+        *pace = (struct pace){.overload = pace->overload + 1, .since_ms = core->now_ms};
+    else if (!backlog && due && pace->overload > 0)
+        *pace = (struct pace){.overload = pace->overload - 1, .since_ms = core->now_ms};
+}
+
 static void handle_tick(struct dpt_rdzv *core, bool backlog)
 {
+    set_pace(core, backlog);
     for (size_t i = 0; i < core->n_runs; i++) {
+        dpt_rdzv_note_late_nodes(core->runs[i]);
         if (!backlog) {
             dpt_rdzv_give_up_members(core->runs[i]);
             dpt_rdzv_judge_losses(core->runs[i]);

@@ -36,6 +36,9 @@ struct dpt_rdzv_options {
     uint64_t epoch; /* a random number, not 0; a new one at each start of the server */
     int64_t now_ms;
     bool fresh; /* no node can have known an earlier server, so the server waits for none */
+    /* Limits of one run; 0: those of the protocol. Nodes of 8 ranks take about 1.7 KB of memory a
+     * rank (docs/membership.md, "Many nodes"). */
+    uint32_t nodes_max, world_max;
 };
 
 /* The loop waits until a socket is readable or deadline_ms is reached. It passes every message and

@@ -3,6 +3,7 @@
 #include "rendezvous/core/queries.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { STEPS_TRIED_MAX = 64 }; /* number of steps that are tested for a whole state */
@@ -57,13 +58,27 @@ struct holders {
     const struct run *run;
     const struct rank **ranks; /* (n) */
     size_t n;
+    int64_t *outcomes; /* (n_outcomes) rising: steps whose outcome a rank of any group has */
+    size_t n_outcomes;
     struct dpt_shard *shards; /* room for the shards of all ranks */
     struct resume newest;
 };
 
+static int compare_steps(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static bool is_outcome_known(const struct holders *holders, int64_t step)
+{
+    return holders->n_outcomes > 0 && bsearch(&step, holders->outcomes, holders->n_outcomes,
+                                              sizeof step, compare_steps) != NULL;
+}
+
 static int shards_at_step(const struct holders *holders, int64_t step)
 {
-    const bool outcome_known = rank_with_outcome(holders->run, step) != NULL;
+    const bool outcome_known = is_outcome_known(holders, step);
     const uint64_t generation = holders->newest.state_generation;
     int n = 0;
     for (size_t i = 0; i < holders->n; i++)
@@ -80,7 +95,7 @@ static int64_t next_lower_step(const struct holders *holders, int64_t limit)
         const int64_t applied = holders->ranks[i]->step_applied;
         if (applied + 1 > best && applied + 1 < limit &&
             keeps_gradient(holders->ranks[i], holders->newest.state_generation) &&
-            rank_with_outcome(holders->run, applied + 1) != NULL)
+            is_outcome_known(holders, applied + 1))
             best = applied + 1;
         if (applied > best && applied < limit)
             best = applied;
@@ -124,6 +139,19 @@ static void find_newest_step(struct holders *holders)
         *holders = other;
 }
 
+static void list_outcomes(struct holders *holders)
+{
+    struct rank_cursor at = {0};
+    for (const struct rank *rank;
+         (rank = dpt_rdzv_next_reported(holders->run, GROUP_ALL, &at)) != NULL;)
+        if (!holders->run->core->out.no_memory && rank->outcome_bytes > 0 &&
+            (holders->n_outcomes == 0 ||
+             holders->outcomes[holders->n_outcomes - 1] != rank->outcome_step))
+            holders->outcomes[holders->n_outcomes++] = rank->outcome_step;
+    if (holders->n_outcomes > 1)
+        qsort(holders->outcomes, holders->n_outcomes, sizeof holders->outcomes[0], compare_steps);
+}
+
 /* Collects the holders of these groups. If memory runs out, there are none. */
 static struct holders find_holders(const struct run *run, unsigned groups)
 {
@@ -133,11 +161,13 @@ static struct holders find_holders(const struct run *run, unsigned groups)
         .run = run,
         .ranks = dpt_outbox_alloc(out, max * sizeof ret.ranks[0]),
         .shards = dpt_outbox_alloc(out, max * DPT_PROTO_SHARDS_MAX * sizeof ret.shards[0]),
+        .outcomes = dpt_outbox_alloc(out, max * sizeof ret.outcomes[0]),
         .newest = {.load_checkpoint = -1, .state_generation = dpt_rdzv_state_generation(run)}};
     struct rank_cursor at = {0};
     for (const struct rank *rank; (rank = dpt_rdzv_next_reported(run, groups, &at)) != NULL;)
         if (!out->no_memory)
             ret.ranks[ret.n++] = rank;
+    list_outcomes(&ret);
     find_newest_step(&ret);
     return ret;
 }
@@ -272,34 +302,91 @@ void dpt_rdzv_print_loss(const struct run *run, const struct resume *resume,
 
 /* ---- redundancy ---- */
 
-/* True: the nodes of the plan, without the node of place `i`, hold a whole state. Replicas on nodes
- * of different sizes have different shards, so comparing shards is not enough. `shards` has room
- * for all places. */
-static bool is_held_elsewhere(const struct plan *plan, uint32_t i, struct dpt_shard *shards)
+/* A shard that a rank of the plan holds, and the rank's node. */
+struct holding {
+    struct dpt_shard shard;
+    uint32_t node; /* index of the node in the plan */
+};
+
+static int compare_holdings(const void *a, const void *b)
 {
-    int n = 0;
-    for (uint32_t k = 0; k < plan->world_size; k++) {
-        const struct rank *rank = dpt_rdzv_rank_at(&plan->places[k]);
-        if (rank != NULL && rank->node != plan->places[i].node)
-            n += dpt_rdzv_shards_of(rank, plan->generation, shards + n);
-    }
-    return dpt_shards_cover(shards, n);
+    const struct holding *x = a, *y = b;
+    if (x->shard.of != y->shard.of)
+        return x->shard.of < y->shard.of ? -1 : 1;
+    if (x->shard.index != y->shard.index)
+        return x->shard.index < y->shard.index ? -1 : 1;
+    return x->node < y->node ? -1 : x->node > y->node;
 }
 
+/* True: the holdings of one division, sorted, are a whole state. */
+static bool is_division_whole(const struct holding *list, size_t n)
+{
+    int index = 0; /* shards below it are there */
+    for (size_t i = 0; i < n; i++)
+        if (list[i].shard.index == index)
+            index++;
+        else if (list[i].shard.index > index)
+            return false;
+    return index == list[0].shard.of;
+}
+
+/* Adds one to the count of each node that is the only holder of a shard of this whole division.
+ * `counted_for` has the division for which a node was counted last. */
+static void count_sole_holders(const struct holding *list, size_t n, uint32_t *counts,
+                               int *counted_for)
+{
+    for (size_t i = 0, end; i < n; i = end) {
+        const uint32_t node = list[i].node;
+        bool alone = true;
+        for (end = i; end < n && list[end].shard.index == list[i].shard.index; end++)
+            alone = alone && list[end].node == node;
+        if (alone && counted_for[node] != list[i].shard.of) {
+            counted_for[node] = list[i].shard.of;
+            counts[node]++;
+        }
+    }
+}
+
+static size_t list_holdings(const struct plan *plan, struct holding *ret)
+{
+    struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
+    size_t n = 0;
+    for (uint32_t i = 0; i < plan->world_size; i++) {
+        const struct rank *rank = dpt_rdzv_rank_at(&plan->places[i]);
+        const int more = rank != NULL ? dpt_rdzv_shards_of(rank, plan->generation, shards) : 0;
+        for (int k = 0; k < more; k++)
+            ret[n++] = (struct holding){shards[k], plan->places[i].node_index};
+    }
+    return n;
+}
+
+/* True: whichever one node of the plan is lost, the others hold a whole state. Replicas on nodes of
+ * different sizes have different divisions. So a node is needed if it is the only holder of a shard
+ * in every division that is whole. */
 static bool is_redundant(struct dpt_rdzv *core, const struct plan *plan)
 {
-    struct dpt_shard *shards = dpt_outbox_alloc(
-        &core->out, (plan->world_size + 1) * DPT_PROTO_SHARDS_MAX * sizeof shards[0]);
-    if (shards == NULL)
+    struct outbox *out = &core->out;
+    const size_t max = (size_t)plan->world_size * DPT_PROTO_SHARDS_MAX + 1;
+    struct holding *list = dpt_outbox_alloc(out, max * sizeof list[0]);
+    uint32_t *counts = dpt_outbox_alloc(out, (plan->n_nodes + 1) * sizeof counts[0]);
+    int *counted_for = dpt_outbox_alloc(out, (plan->n_nodes + 1) * sizeof counted_for[0]);
+    uint32_t n_whole = 0;
+    if (out->no_memory)
         return false;
-    for (uint32_t i = 0; i < plan->world_size; i++) {
-        bool seen = false; /* an earlier place of the same node was checked */
-        for (uint32_t k = 0; k < i && !seen; k++)
-            seen = plan->places[k].node == plan->places[i].node;
-        if (!seen && !is_held_elsewhere(plan, i, shards))
-            return false;
+    const size_t n = list_holdings(plan, list);
+    qsort(list, n, sizeof list[0], compare_holdings);
+    for (size_t i = 0, end; i < n; i = end) {
+        for (end = i; end < n && list[end].shard.of == list[i].shard.of; end++)
+            continue;
+        if (!is_division_whole(&list[i], end - i))
+            continue;
+        count_sole_holders(&list[i], end - i, counts, counted_for);
+        n_whole++;
     }
-    return plan->world_size > 0;
+    for (uint32_t i = 0; i < plan->n_nodes; i++)
+        if (counts[i] == n_whole)
+            return false;
+    return plan->world_size > 0 && n_whole > 0;
 }
 
 void dpt_rdzv_update_redundancy(struct run *run)

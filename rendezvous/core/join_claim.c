@@ -8,6 +8,8 @@
  * removed incarnation holds for processes that know its secret. */
 #include "rendezvous/core/join.h"
 
+#include "rendezvous/core/kept.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -137,9 +139,11 @@ enum claim dpt_rdzv_judge_claim(const struct run *run, const struct node *former
         return CLAIM_REFUSED;
     const struct kept_node *kept = dpt_rdzv_find_kept(run, message->stamp->node);
     const size_t n_kept = run->kept.n_nodes;
-    if (former == NULL && kept == NULL && n_kept >= DPT_PROTO_NODES_MAX) {
-        (void)snprintf(ret->text, sizeof ret->text, "run '%s' has %d nodes, which is the most",
-                       run->name, DPT_PROTO_NODES_MAX);
+    if (former == NULL && kept == NULL && n_kept >= run->core->nodes_max) {
+        (void)snprintf(ret->text, sizeof ret->text,
+                       "run '%s' has %zu nodes, the most that this server takes (dpt-rdzv "
+                       "--max-nodes)",
+                       run->name, n_kept);
         return CLAIM_REFUSED;
     }
     if (knows_secret(message, none)) {

@@ -29,9 +29,11 @@ static bool is_ending(const struct run *run)
 bool dpt_rdzv_farewell_is_due(const struct run *run)
 {
     bool can_save = false;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        can_save = can_save || run->nodes[i]->checkpoint_dir_id[0] != '\0';
-    if (!can_save || (run->membership.n_leaving == 0 && !is_ending(run)))
+    if (run->membership.n_leaving == 0 && !is_ending(run))
+        return false;
+    for (size_t i = 0; i < run->n_nodes && !can_save; i++)
+        can_save = run->nodes[i]->checkpoint_dir_id[0] != '\0';
+    if (!can_save)
         return false;
     const int64_t step = dpt_rdzv_step_unsaved(run);
     return step > 0 && step != run->progress.farewell_step;
@@ -43,7 +45,8 @@ void dpt_rdzv_stop_step_for_leaving(struct run *run)
 {
     const struct node *due = NULL;
     bool some_stay = false;
-    if (!run->formation.soft || run->plan.farewell || run->membership.n_leaving == 0)
+    if (!run->formation.soft || run->plan.farewell || run->membership.n_leaving == 0 ||
+        run->core->now_ms - run->membership.leaving_since_ms < run->timing.boundary_ms)
         return;
     for (size_t i = 0; i < run->n_nodes; i++) {
         const struct node *node = run->nodes[i];
@@ -92,7 +95,13 @@ enum leave {
     LEAVE_LAST_HOLDER /* neither has */
 };
 
-static enum leave judge_leaving(const struct run *run, const struct node *node)
+/* The steps that nodes hold; the same for all nodes that leave. */
+struct held {
+    bool known;
+    int64_t all, others; /* of all nodes, of those that do not leave */
+};
+
+static enum leave judge_leaving(const struct run *run, const struct node *node, struct held *held)
 {
     const struct progress *progress = &run->progress;
     const bool in_time = run->core->now_ms - node->leaving_ms < run->timing.drain_ms * 3 / 4;
@@ -101,11 +110,13 @@ static enum leave judge_leaving(const struct run *run, const struct node *node)
     if (run->plan.in_force) /* its generation has taken the node's part over */
         return LEAVE_IS_SAFE;
     /* farewell_step counts, too: some of the nodes that held it may have been released already. */
-    const int64_t held = dpt_rdzv_step_held(run, GROUP_ALL);
-    const int64_t step = held > progress->farewell_step ? held : progress->farewell_step;
-    const bool is_lost = step <= progress->saved_step
-                             ? has_lost_steps(run, node)
-                             : dpt_rdzv_step_held(run, GROUP_STAYING | GROUP_EXCLUDED) < step;
+    if (!held->known)
+        *held = (struct held){.known = true,
+                              .all = dpt_rdzv_step_held(run, GROUP_ALL),
+                              .others = dpt_rdzv_step_held(run, GROUP_STAYING | GROUP_EXCLUDED)};
+    const int64_t step = held->all > progress->farewell_step ? held->all : progress->farewell_step;
+    const bool is_lost =
+        step <= progress->saved_step ? has_lost_steps(run, node) : held->others < step;
     return is_lost ? LEAVE_LAST_HOLDER : LEAVE_IS_SAFE;
 }
 
@@ -122,18 +133,20 @@ static void release_node(struct run *run, struct node *node, bool last_holder)
                                            .released = true,
                                            .last_holder = told.last_holder,
                                            .n_nodes = told.n_nodes});
-    run->changed = true;
 }
 
 void dpt_rdzv_release_leaving(struct run *run)
 {
-    enum leave judged[DPT_PROTO_NODES_MAX];
     if (run->membership.n_leaving == 0)
+        return;
+    struct held held = {0};
+    enum leave *judged = dpt_outbox_alloc(&run->core->out, run->n_nodes * sizeof judged[0]);
+    if (judged == NULL)
         return;
     /* All are judged before one is removed, because nodes that leave together may hold one state
      * together. */
     for (size_t i = 0; i < run->n_nodes; i++)
-        judged[i] = run->nodes[i]->leaving ? judge_leaving(run, run->nodes[i]) : LEAVE_STAYS;
+        judged[i] = run->nodes[i]->leaving ? judge_leaving(run, run->nodes[i], &held) : LEAVE_STAYS;
     for (size_t i = run->n_nodes; i-- > 0;)
         if (judged[i] != LEAVE_STAYS)
             release_node(run, run->nodes[i], judged[i] == LEAVE_LAST_HOLDER);

@@ -5,6 +5,7 @@
 #include "rendezvous/core/queries.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -89,7 +90,6 @@ void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why)
     if (!dpt_rdzv_has_ended(run))
         dpt_rdzv_log(run, DPT_LOG_WARN, "%s", cause.text);
     dpt_rdzv_remove_node(run, node, &(struct removal){.why = why});
-    run->changed = true;
     if (!costs_restart)
         return;
     dpt_rdzv_note_error(run, run->core->now_ms, cause.text);
@@ -148,17 +148,22 @@ static void judge_stall(struct run *run)
 
 /* ---- nodes ---- */
 
-/* The agent kills a rank that does not quiesce. If the server has heard the agent for the allowed
- * time and the rank still lives, the node hangs. The time allows for steps, because a rank notices
+/* The time that a node may be heard without quiescing. It allows for steps, because a rank notices
  * an abort between two kernels, at worst after a step. */
-static bool is_quiesce_overdue(const struct run *run, const struct node *node)
+static int64_t quiesce_limit_ms(const struct run *run)
 {
     const struct dpt_timing *timing = &run->timing;
     const int64_t steps_ms = 2 * run->progress.step_ms_median;
-    const int64_t allowed_ms = (timing->quiesce_ms > steps_ms ? timing->quiesce_ms : steps_ms) +
-                               timing->grace_ms + 2 * timing->heartbeat_ms;
+    return (timing->quiesce_ms > steps_ms ? timing->quiesce_ms : steps_ms) + timing->grace_ms +
+           2 * dpt_rdzv_beat_ms(run);
+}
+
+/* The agent kills a rank that does not quiesce. If the server has heard the agent for the allowed
+ * time and the rank still lives, the node hangs. */
+static bool is_quiesce_overdue(const struct run *run, const struct node *node)
+{
     if (run->phase != DPT_RDZV_PREPARING || run->formation.soft || node->link.conn == 0 ||
-        node->link.spoken_ms <= allowed_ms)
+        node->n_unreported == 0 || node->link.spoken_ms <= quiesce_limit_ms(run))
         return false;
     for (uint32_t i = 0; i < node->n_ranks; i++)
         if (node->ranks[i].asked == run->generation && dpt_rdzv_rank_is_alive(&node->ranks[i]) &&
@@ -209,11 +214,64 @@ static void log_broken_connection(const struct run *run, struct node *node)
                  node->id, seconds_of_ms(dpt_rdzv_lease_left_ms(node)));
 }
 
+/* Nodes that a TICK judges. */
+struct judged {
+    struct node **nodes; /* (n) memory of the outbox */
+    size_t n;
+};
+
+/* The node that joined last is first. */
+static int compare_joined(const void *a, const void *b)
+{
+    const struct node *const *x = a, *const *y = b;
+    return (*x)->joined == (*y)->joined ? 0 : (*x)->joined > (*y)->joined ? -1 : 1;
+}
+
+static struct node *next_silent(struct node *node)
+{
+    return node != NULL && dpt_rdzv_lease_left_ms(node) < 0 ? node : NULL;
+}
+
+/* Only a node whose lease is over, whose connection is broken, or that may not have quiesced in
+ * time can be lost. The judgement of one removes no other. */
+static struct judged list_judged(struct run *run)
+{
+    const struct membership *membership = &run->membership;
+    const bool hard = run->phase == DPT_RDZV_PREPARING && !run->formation.soft;
+    const bool overdue = hard && membership->n_unreported > 0 &&
+                         run->core->now_ms - run->phase_ms > run->timing.quiesce_ms;
+    struct node *const silent = next_silent(membership->lists[LIST_QUIET].first);
+    struct node *const broken = membership->lists[LIST_BROKEN].first;
+    size_t n = 0, max = overdue ? run->n_nodes : 0;
+    for (const struct node *at = silent; at != NULL; at = next_silent(at->hooks[LIST_QUIET].after))
+        max++;
+    for (const struct node *at = broken; at != NULL; at = at->hooks[LIST_BROKEN].after)
+        max++;
+    struct judged ret = {0};
+    if (max > 0)
+        ret.nodes = dpt_outbox_alloc(&run->core->out, max * sizeof ret.nodes[0]);
+    if (ret.nodes == NULL)
+        return ret;
+    for (size_t i = 0; overdue && i < run->n_nodes; i++)
+        if (run->nodes[i]->n_unreported > 0)
+            ret.nodes[n++] = run->nodes[i];
+    for (struct node *at = silent; at != NULL; at = next_silent(at->hooks[LIST_QUIET].after))
+        ret.nodes[n++] = at;
+    for (struct node *at = broken; at != NULL; at = at->hooks[LIST_BROKEN].after)
+        ret.nodes[n++] = at;
+    qsort(ret.nodes, n, sizeof ret.nodes[0], compare_joined);
+    for (size_t i = 0; i < n; i++)
+        if (ret.n == 0 || ret.nodes[ret.n - 1] != ret.nodes[i])
+            ret.nodes[ret.n++] = ret.nodes[i];
+    return ret;
+}
+
 void dpt_rdzv_judge_losses(struct run *run)
 {
     judge_stall(run);
-    for (size_t i = run->n_nodes; i-- > 0;) {
-        struct node *node = run->nodes[i];
+    struct judged judged = list_judged(run);
+    for (size_t i = 0; i < judged.n; i++) {
+        struct node *node = judged.nodes[i];
         char why[DPT_PROTO_NAME_BYTES];
         if (is_node_lost(run, node, why))
             dpt_rdzv_node_lost(run, node, why);
@@ -231,12 +289,11 @@ static struct node *most_accused_node(const struct run *run)
     struct node *most = NULL;
     uint32_t most_n = 1;
     for (size_t i = 0; i < run->n_nodes; i++) {
+        const struct node *node = run->nodes[i];
         uint32_t n = 0;
-        struct rank_cursor at = {0};
-        for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;) {
-            const struct place *accused = dpt_rdzv_accused_by(rank);
-            n += accused != NULL && accused->node == run->nodes[i];
-        }
+        for (uint32_t k = 0; k < node->n_ranks; k++)
+            if (node->ranks[k].place >= 0)
+                n += run->plan.places[node->ranks[k].place].n_accusers;
         if (n >= most_n) { /* nodes are in order of joining */
             most = run->nodes[i];
             most_n = n;

@@ -1,9 +1,13 @@
 /* Runs and nodes that come and go. */
 #include "rendezvous/core/apply.h"
 
+#include "rendezvous/core/kept.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { NODES_MIN = 16 }; /* room for the first nodes of a run */
 
 /* ---- runs ---- */
 
@@ -57,15 +61,29 @@ static void record_joined(const struct run *run, const Dpt__AgentState *message)
     dpt_rdzv_record(run, record);
 }
 
+static bool reserve_node(struct run *run)
+{
+    if (run->n_nodes < run->nodes_max)
+        return true;
+    const size_t more = run->nodes_max == 0 ? NODES_MIN : 2 * run->nodes_max;
+    struct node **bigger = realloc(run->nodes, more * sizeof bigger[0]);
+    if (bigger == NULL)
+        return false;
+    run->nodes = bigger;
+    run->nodes_max = more;
+    return true;
+}
+
 struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *message)
 {
-    DPT_ASSERT(run->n_nodes < DPT_PROTO_NODES_MAX);
     const struct kept_node *kept = dpt_rdzv_find_kept(run, message->stamp->node);
     const bool expected = dpt_rdzv_kept_as(run, message) != NULL;
     const bool back =
         dpt_rdzv_is_own_epoch(run->core, message->stamp->epoch) && message->stamp->generation > 0;
-    struct node *node = calloc(1, sizeof *node);
-    if (node == NULL) {
+    struct node *node = reserve_node(run) ? calloc(1, sizeof *node) : NULL;
+    if (node == NULL ||
+        !dpt_rdzv_index_add(&run->ids, dpt_rdzv_id_hash(message->stamp->node), node)) {
+        free(node);
         run->core->out.no_memory = true;
         return NULL;
     }
@@ -85,7 +103,9 @@ struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *messag
     node->link.broken_ms = node->ready_since_ms = -1;
     node->crashes = message->crashes; /* earlier crashes do not count */
     run->nodes[run->n_nodes++] = node;
-    run->changed = true; /* replies to the other nodes contain the number of nodes */
+    run->core->n_nodes++;
+    run->membership.n_ready[READY_NONE]++;
+    dpt_rdzv_list_last(node, LIST_QUIET);
     dpt_rdzv_log(run, DPT_LOG_INFO, "node %s %s (%zu of %u to %u)", node->id,
                  back ? "is back with its state" : "joined", run->n_nodes, run->spec.min_nodes,
                  run->spec.max_nodes);
@@ -138,24 +158,39 @@ static void record_removed(const struct run *run, const struct node *node,
                                       (removal->last_holder ? DPT_RDZV_FLAG_LAST_HOLDER : 0u)});
 }
 
+/* The place of the node in run->nodes, by bisection: the nodes are in order of joining. */
+static size_t position_of(const struct run *run, const struct node *node)
+{
+    size_t low = 0, high = run->n_nodes;
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+        *(run->nodes[middle]->joined <= node->joined ? &low : &high) = middle;
+    }
+    DPT_ASSERT(run->nodes[low] == node);
+    return low;
+}
+
 void dpt_rdzv_remove_node(struct run *run, struct node *node, const struct removal *removal)
 {
+    struct membership *membership = &run->membership;
     record_removed(run, node, removal);
-    for (uint32_t i = 0; i < run->plan.world_size; i++)
-        if (run->plan.places[i].node == node)
-            run->plan.places[i].node = NULL;
     for (uint32_t i = 0; i < node->n_ranks; i++) {
         if (dpt_rdzv_rank_is_alive(&node->ranks[i]))
             dpt_rdzv_note_loss(&node->ranks[i]);
         dpt_rdzv_count_rank(&node->ranks[i], -1);
     }
-    run->membership.n_leaving -= node->leaving;
+    for (uint32_t i = 0; i < node->n_ranks; i++)
+        if (node->ranks[i].place >= 0)
+            run->plan.places[node->ranks[i].place].node = NULL;
+    membership->n_leaving -= node->leaving;
+    membership->n_ready[node->readiness]--;
+    for (int list = 0; list < LIST_COUNT; list++)
+        dpt_rdzv_list_remove(node, (enum node_list)list);
     if (run->speaker == node)
         run->speaker = NULL;
-    size_t at = 0;
-    while (run->nodes[at] != node)
-        at++;
+    const size_t at = position_of(run, node);
     memmove(&run->nodes[at], &run->nodes[at + 1], (run->n_nodes - at - 1) * sizeof run->nodes[0]);
     run->n_nodes--;
+    dpt_rdzv_index_remove(&run->ids, node->id_hash, node);
     dpt_rdzv_node_destroy(node);
 }

@@ -7,6 +7,8 @@
 
 enum { CHUNK_BYTES = 64 * 1024, ALIGN = 16, KEPT_CHUNKS_MAX = 64, LIST_MIN = 16 };
 
+/* Chunks are filled one after the other; `filling` is the present one. */
+
 struct chunk {
     struct chunk *next;
     size_t used, bytes;
@@ -19,13 +21,14 @@ void dpt_outbox_reset(struct outbox *out)
     for (struct chunk **at = &out->chunks; *at != NULL;) {
         struct chunk *chunk = *at;
         chunk->used = 0;
-        if (++kept <= KEPT_CHUNKS_MAX) {
+        if (++kept <= KEPT_CHUNKS_MAX && chunk->bytes == CHUNK_BYTES) {
             at = &chunk->next;
         } else {
             *at = chunk->next;
             free(chunk);
         }
     }
+    out->filling = out->chunks;
     out->n_sends = out->n_records = out->n_logs = 0;
     out->no_memory = false;
 }
@@ -40,25 +43,35 @@ void dpt_outbox_fini(struct outbox *out)
     *out = (struct outbox){0};
 }
 
-void *dpt_outbox_alloc(struct outbox *out, size_t bytes)
+/* Adds a chunk behind the present one. NULL: no memory. */
+static struct chunk *add_chunk(struct outbox *out, size_t need)
 {
-    size_t need = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    /* After a reset any chunk may have room. The list of chunks is short. */
-    for (struct chunk *chunk = out->chunks; chunk != NULL; chunk = chunk->next)
-        if (chunk->bytes - chunk->used >= need) {
-            void *at = chunk->data + chunk->used;
-            chunk->used += need;
-            return memset(at, 0, need);
-        }
-    size_t size = need > CHUNK_BYTES ? need : CHUNK_BYTES;
+    const size_t size = need > CHUNK_BYTES ? need : CHUNK_BYTES;
     struct chunk *chunk = malloc(sizeof *chunk + size);
     if (chunk == NULL) {
         out->no_memory = true;
         return NULL;
     }
-    *chunk = (struct chunk){.next = out->chunks, .used = need, .bytes = size};
-    out->chunks = chunk;
-    return memset(chunk->data, 0, need);
+    struct chunk **at = out->filling != NULL ? &out->filling->next : &out->chunks;
+    *chunk = (struct chunk){.next = *at, .bytes = size};
+    *at = chunk;
+    return chunk;
+}
+
+void *dpt_outbox_alloc(struct outbox *out, size_t bytes)
+{
+    const size_t need = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    struct chunk *chunk = out->filling;
+    if (chunk == NULL || chunk->bytes - chunk->used < need) {
+        chunk = chunk != NULL && chunk->next != NULL && need <= CHUNK_BYTES ? chunk->next
+                                                                            : add_chunk(out, need);
+        if (chunk == NULL)
+            return NULL;
+        out->filling = chunk;
+    }
+    void *at = chunk->data + chunk->used;
+    chunk->used += need;
+    return memset(at, 0, need);
 }
 
 char *dpt_outbox_text(struct outbox *out, const char *text)

@@ -6,7 +6,8 @@
 
 struct chunk;
 struct outbox {
-    struct chunk *chunks; /* memory of the last step's outputs, used again by the next step */
+    struct chunk *chunks;  /* memory of the last step's outputs, used again by the next step */
+    struct chunk *filling; /* the chunk in use; those behind it are empty */
     struct dpt_rdzv_send *sends;
     struct dpt_rdzv_record *records;
     struct dpt_rdzv_log_line *logs;

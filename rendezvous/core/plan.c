@@ -1,4 +1,4 @@
-/* Makes a plan: chooses the world, assigns ranks, positions and writers. */
+/* Makes a plan: chooses the world and its state, assigns ranks. */
 #include "rendezvous/core/advance.h"
 
 #include "base/hash.h"
@@ -11,6 +11,7 @@
 /* A rank that may be in the world. */
 struct candidate {
     struct rank *rank;
+    size_t node_at;         /* index of its node in run->nodes */
     uint64_t in_generation; /* newest plan with a place for it; 0: none, or it was a guest there */
     bool holds;             /* has its part of the state, or loads it */
     bool needed;            /* the first candidate that holds one of the shards of the state */
@@ -18,9 +19,13 @@ struct candidate {
     bool chosen;
 };
 
+enum { TAKES_PART = 1, TRAINS = 2 };
+
 struct draft {
     struct candidate *list; /* (n) in order of preference; owned */
     size_t n;
+    uint8_t *nodes_chosen; /* (run->n_nodes) bits: a rank of the node is chosen, and not as a guest;
+                              memory of the outbox */
     struct resume resume;
     bool farewell;
     uint32_t world, nodes; /* chosen, without guests */
@@ -41,7 +46,8 @@ static uint64_t newest_place(const struct run *run, const struct rank *rank)
 static bool list_candidates(const struct run *run, unsigned groups, struct draft *draft)
 {
     draft->list = calloc(dpt_rdzv_count_ranks(run) + 1, sizeof draft->list[0]);
-    if (draft->list == NULL) {
+    draft->nodes_chosen = dpt_outbox_alloc(&run->core->out, run->n_nodes + 1);
+    if (draft->list == NULL || draft->nodes_chosen == NULL) {
         run->core->out.no_memory = true;
         return false;
     }
@@ -49,6 +55,7 @@ static bool list_candidates(const struct run *run, unsigned groups, struct draft
     for (struct rank *rank; (rank = dpt_rdzv_next_reported(run, groups, &at)) != NULL;)
         draft->list[draft->n++] =
             (struct candidate){.rank = rank,
+                               .node_at = at.node,
                                .in_generation = newest_place(run, rank),
                                .holds = dpt_rdzv_has_state(run, &draft->resume, rank),
                                .guest = rank->node->leaving && !draft->farewell};
@@ -84,27 +91,24 @@ static bool mark_needed(struct dpt_rdzv *core, struct draft *draft)
         if (draft->list[i].holds)
             n += dpt_rdzv_parts_of(&draft->resume, draft->list[i].rank, held + n);
     const int of = dpt_shards_whole(held, n);
-    n = 0;
+    bool *found = dpt_outbox_alloc(&core->out, (size_t)of + 1); /* by index of the shard */
+    if (found == NULL)
+        return false;
     for (size_t i = 0; i < draft->n; i++) {
         struct candidate *candidate = &draft->list[i];
-        if (!candidate->holds)
-            continue;
-        const int before = n;
-        n += dpt_rdzv_parts_of(&draft->resume, candidate->rank, held + n);
-        for (int k = before; k < n; k++)
-            candidate->needed = candidate->needed ||
-                                (held[k].of == of && !dpt_shard_is_among(held, before, held[k]));
+        n = candidate->holds ? dpt_rdzv_parts_of(&draft->resume, candidate->rank, held) : 0;
+        for (int k = 0; k < n; k++)
+            if (held[k].of == of && !found[held[k].index])
+                candidate->needed = found[held[k].index] = true;
     }
     return true;
 }
 
-static bool node_is_chosen(const struct draft *draft, const struct node *node, bool as_guest)
+/* Ranks of the largest plan, guests included. Guests do not make a mesh larger than a mesh is. */
+static uint32_t plan_max(const struct run *run)
 {
-    for (size_t i = 0; i < draft->n; i++)
-        if (draft->list[i].chosen && draft->list[i].rank->node == node &&
-            (as_guest || !draft->list[i].guest))
-            return true;
-    return false;
+    const uint32_t mine = run->core->world_max;
+    return run->spec.max_world <= DPT_MESH_MAX && mine > DPT_MESH_MAX ? DPT_MESH_MAX : mine;
 }
 
 /* Chooses the candidate if it fits into the world. A needed candidate beyond the limits becomes a
@@ -113,21 +117,21 @@ static bool node_is_chosen(const struct draft *draft, const struct node *node, b
 static void choose_candidate(const struct run *run, struct draft *draft,
                              struct candidate *candidate, struct plan *plan)
 {
-    const struct node *node = candidate->rank->node;
-    const bool fits_node = node_is_chosen(draft, node, false) ||
-                           draft->nodes < run->spec.max_nodes ||
+    uint8_t *chosen = &draft->nodes_chosen[candidate->node_at];
+    const bool fits_node = (*chosen & TRAINS) != 0 || draft->nodes < run->spec.max_nodes ||
                            (draft->farewell && candidate->needed);
-    const bool full = draft->world + plan->guests == DPT_PROTO_WORLD_MAX;
+    const bool full = draft->world + plan->guests == plan_max(run);
     const bool fits = fits_node && draft->world < run->spec.max_world;
     if (draft->farewell && !candidate->holds)
         return;
     candidate->guest = candidate->guest || (candidate->needed && !fits && !draft->farewell);
     if (full || (candidate->guest ? !candidate->holds : !fits))
         return;
-    draft->nodes += !candidate->guest && !node_is_chosen(draft, node, false);
-    plan->n_nodes += !node_is_chosen(draft, node, true);
+    draft->nodes += !candidate->guest && (*chosen & TRAINS) == 0;
+    plan->n_nodes += *chosen == 0;
     plan->guests += candidate->guest;
     draft->world += !candidate->guest;
+    *chosen |= candidate->guest ? TAKES_PART : TAKES_PART | TRAINS;
     candidate->chosen = true;
 }
 
@@ -144,7 +148,7 @@ static bool choose_world(const struct run *run, struct draft *draft, struct plan
     return true;
 }
 
-/* ---- ranks, positions, writers ---- */
+/* ---- ranks ---- */
 
 static void fill_place(struct place *place, const struct candidate *candidate)
 {
@@ -189,61 +193,6 @@ static void assign_ranks(const struct draft *draft, struct plan *plan)
         }
 }
 
-/* Numbers hosts and nodes in the order of their lowest rank. */
-static void number_hosts_and_nodes(struct plan *plan)
-{
-    uint32_t n_nodes = 0;
-    plan->n_hosts = 0;
-    for (uint32_t i = 0; i < plan->world_size; i++) {
-        struct place *place = &plan->places[i];
-        place->host = plan->n_hosts;
-        place->node_index = n_nodes;
-        for (const struct place *other = plan->places; other < place; other++) {
-            if (strcmp(other->node->host, place->node->host) == 0)
-                place->host = other->host;
-            if (other->node == place->node)
-                place->node_index = other->node_index;
-        }
-        plan->n_hosts += place->host == plan->n_hosts;
-        n_nodes += place->node_index == n_nodes;
-    }
-}
-
-/* The order of positions: host by host, on a host node by node, on a node by rank. Guests come
- * last. */
-static bool precedes(const struct place *a, const struct place *b)
-{
-    if (a->guest || b->guest)
-        return a->guest == b->guest ? a < b : b->guest;
-    if (a->host != b->host)
-        return a->host < b->host;
-    return a->node_index != b->node_index ? a->node_index < b->node_index : a < b;
-}
-
-static void assign_positions(struct plan *plan)
-{
-    number_hosts_and_nodes(plan);
-    for (uint32_t i = 0; i < plan->world_size; i++)
-        for (uint32_t k = 0; k < plan->world_size; k++)
-            plan->places[i].position += precedes(&plan->places[k], &plan->places[i]);
-}
-
-/* In each distinct log folder, the first rank that has this folder writes the logs. Ranks that see
- * the checkpoint folder of rank 0 write checkpoints. */
-static void assign_writers(struct plan *plan)
-{
-    const char *folder = plan->places[0].node->checkpoint_dir_id;
-    for (uint32_t i = 0; i < plan->world_size - plan->guests; i++) {
-        const struct node *node = plan->places[i].node;
-        bool first = node->log_dir_id[0] != '\0';
-        for (uint32_t k = 0; first && k < i; k++)
-            first = strcmp(plan->places[k].node->log_dir_id, node->log_dir_id) != 0;
-        plan->places[i].writes_log = first;
-        if (folder[0] != '\0' && strcmp(node->checkpoint_dir_id, folder) == 0)
-            plan->places[i].checkpoint_slot = (int32_t)plan->checkpoint_writers++;
-    }
-}
-
 /* ---- nonce, digest, outcome ---- */
 
 static void add_to_hash(struct dpt_hash128 *hash, const void *data, size_t bytes)
@@ -261,6 +210,19 @@ static void fill_plan_nonce(const struct run *run, struct plan *plan)
     memcpy(plan->nonce, &hash, sizeof plan->nonce);
 }
 
+static struct dpt_hash128 add_place_to_hash(struct dpt_hash128 hash, const struct place *place)
+{
+    const char *const texts[] = {place->node->id, place->shm_addr, place->tcp_addr};
+    const uint64_t numbers[] = {
+        place->node->incarnation, place->local_rank, place->spawn,
+        place->position,          place->host,       place->node_index,
+        place->takes_state,       place->writes_log, (uint64_t)place->checkpoint_slot};
+    hash = dpt_hash128_join(hash, dpt_hash128(numbers, sizeof numbers));
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        hash = dpt_hash128_join(hash, dpt_hash128(texts[i], strlen(texts[i])));
+    return hash;
+}
+
 /* The digest covers everything that all ranks must agree on, so equal digests are equal plans. */
 static void fill_plan_digest(const struct run *run, struct plan *plan)
 {
@@ -276,15 +238,8 @@ static void fill_plan_digest(const struct run *run, struct plan *plan)
     add_to_hash(&hash, text, (size_t)bytes);
     if (plan->outcome != NULL)
         add_to_hash(&hash, plan->outcome, plan->outcome_bytes);
-    for (uint32_t i = 0; i < plan->world_size; i++) {
-        const struct place *place = &plan->places[i];
-        bytes = snprintf(text, sizeof text, "%u %s %llu %u %u %u %u %u %d %d %d %s %s", i,
-                         place->node->id, (unsigned long long)place->node->incarnation,
-                         place->local_rank, place->spawn, place->position, place->host,
-                         place->node_index, place->takes_state, place->checkpoint_slot,
-                         place->writes_log, place->shm_addr, place->tcp_addr);
-        add_to_hash(&hash, text, (size_t)bytes);
-    }
+    for (uint32_t i = 0; i < plan->world_size; i++)
+        hash = add_place_to_hash(hash, &plan->places[i]);
     dpt_hash128_hex(hash, plan->digest);
 }
 
@@ -358,8 +313,8 @@ static bool fill_plan(const struct run *run, struct draft *draft, struct plan *p
     assign_ranks(draft, plan);
     for (uint32_t i = 0; plan->from_seed && i < plan->world_size; i++)
         plan->places[i].takes_state = false;
-    assign_positions(plan);
-    assign_writers(plan);
+    if (!dpt_rdzv_arrange_places(run->core, plan))
+        return false;
     fill_plan_nonce(run, plan);
     fill_plan_digest(run, plan);
     return true;

@@ -9,18 +9,19 @@
 
 void dpt_rdzv_put_in_force(struct run *run, const struct plan *plan)
 {
+    struct rank_cursor at = {0};
     dpt_rdzv_plan_fini(&run->plan);
     run->plan = *plan;
+    for (struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        rank->place = -1;
     for (uint32_t i = 0; i < plan->world_size; i++) {
         struct node *node = plan->places[i].node;
         struct rank *rank = &node->ranks[plan->places[i].local_rank];
         rank->plan_generation = node->placed_generation = plan->generation;
-        rank->plan_rank = (int32_t)i;
+        rank->plan_rank = rank->place = (int32_t)i;
     }
-    struct rank_cursor at = {0};
-    run->membership.n_outside = run->membership.n_foreign = 0;
-    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        dpt_rdzv_count_rank(rank, 1);
+    dpt_rdzv_count_all_ranks(run);
+    run->membership.outside_due_ms = 0;
     run->progress.stepped = run->progress.redundant = false;
     run->progress.step_ms = dpt_rdzv_listened_ms(run);
     run->changed = true;
@@ -78,7 +79,7 @@ static bool fits_adopted_plan(const struct plan *plan, const struct rank *rank)
 
 bool dpt_rdzv_adopt_plan(struct run *run, const struct node *node)
 {
-    if (node->plan_world == 0 || node->plan_world > DPT_PROTO_WORLD_MAX)
+    if (node->plan_world == 0 || node->plan_world > run->core->world_max)
         return false;
     struct plan plan = {.generation = run->formation.generation_high,
                         .in_force = true,
@@ -98,15 +99,16 @@ bool dpt_rdzv_adopt_plan(struct run *run, const struct node *node)
         if (!fits_adopted_plan(&plan, rank))
             continue;
         const bool finished = rank->phase == DPT__RANK_PHASE__RANK_FINISHED;
+        plan.n_nodes += rank->node != last;
+        last = rank->node;
         plan.places[rank->reported_rank] =
             (struct place){.node = rank->node,
+                           .node_index = plan.n_nodes - 1,
                            .local_rank = (uint32_t)(rank - rank->node->ranks),
                            .spawn = rank->spawn,
                            .finished = finished};
         found++;
         plan.n_finished += finished;
-        plan.n_nodes += rank->node != last;
-        last = rank->node;
     }
     if (found < plan.world_size) {
         dpt_rdzv_plan_fini(&plan);
@@ -117,6 +119,7 @@ bool dpt_rdzv_adopt_plan(struct run *run, const struct node *node)
         dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0, "adopted from an earlier server");
     dpt_rdzv_put_in_force(run, &plan);
     dpt_rdzv_record_plan(run, DPT_RDZV_RECORD_ADOPTED);
+    dpt_rdzv_count_all_ranks(run); /* the record has set the generation */
     dpt_rdzv_update_redundancy(run);
     return true;
 }

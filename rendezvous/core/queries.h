@@ -14,6 +14,9 @@ void dpt_rdzv_heard_node(struct run *run, struct node *node);
 void dpt_rdzv_heard_outsider(struct dpt_rdzv *core);
 void dpt_rdzv_connection_broke(struct dpt_rdzv *core, uint64_t conn);
 
+/* The pause between two messages of an agent of the run, if nothing happens. */
+int64_t dpt_rdzv_beat_ms(const struct run *run);
+
 /* The clock on which the silence of nodes is measured. It stops when the server has heard no node
  * of any run for gap_ms, because then the server's network is down or its reading thread
  * starves. */
@@ -24,17 +27,18 @@ int64_t dpt_rdzv_lease_left_ms(const struct node *node);
  * first of two signs of the node's death. Alone it does not remove the node, but the server does
  * not wait for a suspect node unless the node may hold the newest state. */
 bool dpt_rdzv_is_suspect(const struct node *node);
-/* The place in the newest plan to which the rank reports a broken data connection, if it is on
- * another node; NULL: none. */
-const struct place *dpt_rdzv_accused_by(const struct rank *rank);
 /* True: the second sign of the node's death is there. The generation has failed, and a peer accuses
  * the node. A run that has ended needs no second sign. */
 bool dpt_rdzv_is_loss_confirmed(const struct node *node);
 /* True: the node is not suspect, and all its ranks are alive; or some are alive, and the others
  * have had timeout_ms to start. */
 bool dpt_rdzv_node_is_ready(const struct node *node);
+/* The number of ready nodes that do not leave. */
+uint32_t dpt_rdzv_count_ready(const struct run *run);
+/* True: a node that is not suspect is not ready. */
+bool dpt_rdzv_is_any_unready(const struct run *run);
 /* The time at which the silence of a node must be judged next; at most `latest_ms`. */
-int64_t dpt_rdzv_silence_due_ms(struct run *run, int64_t latest_ms);
+int64_t dpt_rdzv_silence_due_ms(const struct run *run, int64_t latest_ms);
 
 /* ---- held.c: the newest whole step, the holders of its parts, redundancy ---- */
 

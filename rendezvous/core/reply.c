@@ -63,105 +63,6 @@ void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *a
     dpt_outbox_send(&core->out, from->conn, state);
 }
 
-/* ---- the plan of one node ---- */
-
-static Dpt__PlanRank *new_plan_rank(struct dpt_rdzv *core, const struct plan *plan, uint32_t rank)
-{
-    Dpt__PlanRank *to = dpt_outbox_alloc(&core->out, sizeof *to);
-    if (to == NULL)
-        return NULL;
-    const struct place *place = &plan->places[rank];
-    dpt__plan_rank__init(to);
-    to->rank = rank;
-    to->position = place->position;
-    to->host = place->host;
-    to->tcp_addr = (char *)place->tcp_addr; /* the plan owns it and lives longer than this step */
-    to->local_rank = -1;
-    to->takes_state = place->takes_state;
-    to->node = place->node_index;
-    to->writes_log = place->writes_log;
-    to->checkpoint_slot = place->checkpoint_slot;
-    return to;
-}
-
-/* The parts that the plans of all nodes share. They are made at most once in a step. */
-struct plan_parts {
-    Dpt__PlanRank **common; /* (world_size) for nodes of other hosts */
-    Dpt__PlanRank **near;   /* (world_size) for nodes of the same host: with shm_addr */
-    Dpt__Plan *plan;        /* everything but `ranks`; NULL: not made yet */
-};
-
-static bool make_plan_parts(const struct run *run, struct plan_parts *ret)
-{
-    const struct plan *plan = &run->plan;
-    uint32_t n = plan->world_size;
-    ret->common = dpt_outbox_alloc(&run->core->out, n * sizeof ret->common[0]);
-    ret->near = dpt_outbox_alloc(&run->core->out, n * sizeof ret->near[0]);
-    ret->plan = dpt_outbox_alloc(&run->core->out, sizeof *ret->plan);
-    for (uint32_t i = 0; i < n && !run->core->out.no_memory; i++) {
-        ret->common[i] = new_plan_rank(run->core, plan, i);
-        ret->near[i] = new_plan_rank(run->core, plan, i);
-        if (ret->near[i] != NULL)
-            ret->near[i]->shm_addr = (char *)plan->places[i].shm_addr;
-    }
-    if (run->core->out.no_memory)
-        return false;
-    Dpt__Plan *to = ret->plan;
-    dpt__plan__init(to);
-    to->generation = plan->generation;
-    to->nonce = (ProtobufCBinaryData){sizeof plan->nonce, (uint8_t *)plan->nonce};
-    to->world_size = n;
-    to->n_nodes = plan->n_nodes;
-    to->n_hosts = plan->n_hosts;
-    to->digest = (char *)plan->digest;
-    to->resume_step = plan->resume_step;
-    to->load_checkpoint = plan->load_checkpoint;
-    to->outcome = (ProtobufCBinaryData){plan->outcome_bytes, plan->outcome};
-    to->checkpoint_writers = plan->checkpoint_writers;
-    to->cause = (char *)run->formation.cause.text;
-    to->cause_kind = (char *)dpt_rdzv_cause_name(run->formation.cause.kind);
-    to->detect_ms = (uint64_t)run->formation.cause.detect_ms;
-    to->steps_done_before = plan->steps_done_before;
-    to->state_generation = plan->state_generation;
-    to->guests = plan->guests;
-    to->from_seed = plan->from_seed;
-    to->farewell = plan->farewell;
-    return true;
-}
-
-/* A plan lists the whole world, because a direct exchange connects a rank to every other rank. Only
- * nodes of the same host get a rank's shared-memory address. */
-static Dpt__Plan *plan_for(const struct run *run, const struct node *node,
-                           const struct plan_parts *parts)
-{
-    const struct plan *plan = &run->plan;
-    Dpt__Plan *to = dpt_outbox_alloc(&run->core->out, sizeof *to);
-    Dpt__PlanRank **ranks =
-        dpt_outbox_alloc(&run->core->out, plan->world_size * sizeof(Dpt__PlanRank *));
-    if (to == NULL || ranks == NULL)
-        return NULL;
-    *to = *parts->plan;
-    to->ranks = ranks;
-    to->n_ranks = plan->world_size;
-    uint32_t host = UINT32_MAX;
-    for (uint32_t i = 0; i < plan->world_size; i++)
-        if (plan->places[i].node == node)
-            host = plan->places[i].host;
-    for (uint32_t i = 0; i < plan->world_size; i++) {
-        ranks[i] = plan->places[i].host == host ? parts->near[i] : parts->common[i];
-        if (plan->places[i].node != node)
-            continue;
-        Dpt__PlanRank *own = dpt_outbox_alloc(&run->core->out, sizeof *own);
-        if (own == NULL)
-            return NULL;
-        *own = *parts->near[i];
-        own->local_rank = (int32_t)plan->places[i].local_rank;
-        own->spawn = plan->places[i].spawn;
-        ranks[i] = own;
-    }
-    return to;
-}
-
 /* ---- nodes ---- */
 
 Dpt__ServerPhase dpt_rdzv_phase_told(const struct run *run)
@@ -207,8 +108,7 @@ static Dpt__ServerState *new_node_state(const struct run *run, const struct node
     return state;
 }
 
-/* The first node that needs a plan makes `parts`. */
-static void answer_node(const struct run *run, const struct node *node, struct plan_parts *parts)
+static void answer_node(struct run *run, const struct node *node)
 {
     const struct plan *plan = &run->plan;
     const bool placed =
@@ -221,6 +121,7 @@ static void answer_node(const struct run *run, const struct node *node, struct p
     state->n_nodes = (uint32_t)run->n_nodes;
     state->saved_step = at_least_0(run->progress.saved_step);
     state->restarts_left = dpt_rdzv_restarts_left(run);
+    state->heartbeat_ms = (uint32_t)dpt_rdzv_beat_ms(run);
     if (run->phase == DPT_RDZV_SETTLING) {
         const int64_t left_ms = dpt_rdzv_last_call_until_ms(run) - run->core->now_ms;
         state->last_call_ms = left_ms > 0 ? (uint32_t)left_ms : 0;
@@ -229,21 +130,20 @@ static void answer_node(const struct run *run, const struct node *node, struct p
         state->grant_step = dpt_rdzv_granted_step(run);
     if (placed && !plan->adopted && run->phase != DPT_RDZV_PREPARING &&
         strcmp(node->plan_digest, plan->digest) != 0) {
-        if (parts->plan == NULL && !make_plan_parts(run, parts))
+        state->plan = dpt_rdzv_plan_for(run, node);
+        if (state->plan == NULL)
             return;
-        state->plan = plan_for(run, node, parts);
     }
     dpt_outbox_send(&run->core->out, node->link.conn, state);
 }
 
 void dpt_rdzv_answer_nodes(struct run *run)
 {
-    struct plan_parts parts = {0};
     if (run->speaker != NULL && !run->changed && run->speaker->link.conn != 0)
-        answer_node(run, run->speaker, &parts);
+        answer_node(run, run->speaker);
     for (size_t i = 0; run->changed && i < run->n_nodes; i++)
         if (run->nodes[i]->link.conn != 0)
-            answer_node(run, run->nodes[i], &parts);
+            answer_node(run, run->nodes[i]);
     run->changed = false;
     run->speaker = NULL;
 }

@@ -9,6 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Copies a text that check.c has found short enough. */
+static void copy_text(char *to, size_t to_bytes, const char *from)
+{
+    const size_t bytes = strlen(from) + 1;
+    DPT_ASSERT(bytes <= to_bytes);
+    memcpy(to, from, bytes);
+}
+
 /* ---- ranks ---- */
 
 /* Copies the outcome that a rank reports while it has quiesced. */
@@ -43,8 +51,8 @@ static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
 {
     rank->phase = state->phase;
     rank->generation = state->generation;
-    (void)snprintf(rank->shm_addr, sizeof rank->shm_addr, "%s", state->shm_addr);
-    (void)snprintf(rank->tcp_addr, sizeof rank->tcp_addr, "%s", state->tcp_addr);
+    copy_text(rank->shm_addr, sizeof rank->shm_addr, state->shm_addr);
+    copy_text(rank->tcp_addr, sizeof rank->tcp_addr, state->tcp_addr);
     rank->step_applied = state->step_applied;
     rank->outcome_step = state->outcome_step;
     rank->checkpoint_step = state->checkpoint_step;
@@ -52,7 +60,6 @@ static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
     rank->failed_generation = state->failed_generation;
     rank->suspect = state->suspect;
     rank->busy = state->busy;
-    rank->work_done = state->work_done;
     rank->step_ms_median = state->step_ms_median;
     rank->reported_rank = state->plan_rank;
     rank->n_shards = (int)state->n_shards; /* check.c: at most DPT_PROTO_SHARDS_MAX */
@@ -66,6 +73,7 @@ static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
     rank->ran_generation = state->ran_generation;
     rank->rebuilding = state->rebuilding;
     rank->work = work_of(state->activity);
+    rank->work.done = state->work_done;
 }
 
 static void note_finished(struct plan *plan, const struct rank *rank)
@@ -92,14 +100,14 @@ static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__Rank
     dpt_rdzv_count_rank(rank, -1);
     if (!same) {
         free(rank->outcome);
-        *rank = (struct rank){.node = rank->node, .spawn = state->spawn};
+        *rank = (struct rank){.node = rank->node, .spawn = state->spawn, .place = rank->place};
     }
     if (state->checkpoint_step > run->progress.saved_step)
         dpt_rdzv_record(run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_SAVED,
                                                       .generation = run->generation,
                                                       .step = state->checkpoint_step});
     const bool member = dpt_rdzv_rank_is_member(rank);
-    if (state->busy && state->work_done != rank->work_done && run->plan.in_force && member)
+    if (state->busy && state->work_done != rank->work.done && run->plan.in_force && member)
         run->progress.step_ms = dpt_rdzv_listened_ms(run); /* restarts the stall limit */
     rank->heard_ms = run->core->now_ms - state->silent_ms;
     copy_rank_state(rank, state);
@@ -119,7 +127,7 @@ static bool reserve_ranks(struct node *node, size_t n_ranks)
     if (bigger == NULL)
         return false;
     for (size_t i = node->n_ranks; i < n_ranks; i++)
-        bigger[i] = (struct rank){.node = node};
+        bigger[i] = (struct rank){.node = node, .place = -1};
     node->ranks = bigger;
     node->n_ranks = (uint32_t)n_ranks;
     return true;
@@ -130,18 +138,6 @@ static const char *short_error(const char *text)
 {
     const char *killed = strstr(text, "killed by signal ");
     return killed != NULL ? killed + strlen("killed by ") : text;
-}
-
-/* Sets ready_since_ms: the time since which some ranks can join and others still start. */
-static void note_ready_since(struct node *node)
-{
-    uint32_t alive = 0;
-    for (uint32_t i = 0; i < node->n_ranks; i++)
-        alive += dpt_rdzv_rank_is_alive(&node->ranks[i]);
-    if (alive == 0 || alive == node->n_ranks)
-        node->ready_since_ms = -1;
-    else if (node->ready_since_ms < 0)
-        node->ready_since_ms = node->run->core->now_ms;
 }
 
 /* Takes the reports of all ranks of the node. Returns how many processes died that had a place in
@@ -312,12 +308,15 @@ static void grant_commits(struct run *run, const struct node *node)
 
 static void take_leaving(struct run *run, struct node *node, bool leaving)
 {
+    struct membership *membership = &run->membership;
     if (leaving && !node->leaving) {
         node->leaving_ms = run->core->now_ms;
+        if (membership->n_leaving == 0)
+            membership->leaving_since_ms = node->leaving_ms;
         dpt_rdzv_log(run, DPT_LOG_INFO, "node %s leaves", node->id);
     }
-    run->membership.n_leaving += leaving;
-    run->membership.n_leaving -= node->leaving;
+    membership->n_leaving += leaving;
+    membership->n_leaving -= node->leaving;
     node->leaving = leaving;
 }
 
@@ -325,12 +324,11 @@ struct node *dpt_rdzv_take_report(struct run *run, struct node *node, const stru
 {
     const Dpt__AgentState *message = from->message;
     const size_t n_nodes = run->n_nodes;
-    (void)snprintf(node->host, sizeof node->host, "%s", message->host);
-    (void)snprintf(node->host_name, sizeof node->host_name, "%s", message->host_name);
-    (void)snprintf(node->log_dir_id, sizeof node->log_dir_id, "%s", message->log_dir_id);
-    (void)snprintf(node->checkpoint_dir_id, sizeof node->checkpoint_dir_id, "%s",
-                   message->checkpoint_dir_id);
-    (void)snprintf(node->plan_digest, sizeof node->plan_digest, "%s", message->plan_digest);
+    copy_text(node->host, sizeof node->host, message->host);
+    copy_text(node->host_name, sizeof node->host_name, message->host_name);
+    copy_text(node->log_dir_id, sizeof node->log_dir_id, message->log_dir_id);
+    copy_text(node->checkpoint_dir_id, sizeof node->checkpoint_dir_id, message->checkpoint_dir_id);
+    copy_text(node->plan_digest, sizeof node->plan_digest, message->plan_digest);
     node->plan_world = message->plan_world;
     node->generation = message->stamp->generation;
     take_leaving(run, node, message->leaving);
@@ -340,12 +338,14 @@ struct node *dpt_rdzv_take_report(struct run *run, struct node *node, const stru
     if (node->generation > run->generation ||
         (node->generation > 0 && !dpt_rdzv_is_own_epoch(run->core, message->stamp->epoch)))
         run->formation.outdated = true;
+    if (node->plan_world > 0 && node->generation == run->formation.generation_high)
+        run->formation.adopt_world = node->plan_world;
     /* Before the first generation of this server, only the agents know how many steps the run has
      * done. */
     if (run->formation.run_generation == 0 && message->step_high > run->progress.steps_done)
         run->progress.steps_done = message->step_high;
     const uint32_t lost = take_rank_reports(run, node, message);
-    note_ready_since(node);
+    dpt_rdzv_note_readiness(node);
     take_data_plane_error(run, node, message);
     if (message->fatal) {
         take_fatal_error(run, node, from);

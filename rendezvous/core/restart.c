@@ -2,18 +2,26 @@
 #include "rendezvous/core/restart.h"
 
 #include "rendezvous/core/apply.h"
+#include "rendezvous/core/kept.h"
 #include "rendezvous/core/queries.h"
 
-/* The number of members that are not back and that the next generation should have: those that may
- * hold the newest state, and before the first generation has run all. */
-static size_t count_missing(const struct run *run)
+static bool is_back(const struct run *run, const struct kept_node *node)
+{
+    return dpt_rdzv_index_find(&run->ids, node->id_hash) != NULL;
+}
+
+/* True: a member is not back that the next generation should have. These are the members that may
+ * hold the newest state, and before the first generation has run all. Members that come back in the
+ * order of joining or in any random order leave one that is missing near the end of the list. */
+static bool is_any_missing(const struct run *run)
 {
     const struct kept *kept = &run->kept;
-    size_t n = 0;
-    for (size_t i = 0; i < kept->n_nodes; i++)
-        n += (kept->ran == 0 || dpt_rdzv_kept_may_hold_newest(run, &kept->nodes[i])) &&
-             dpt_rdzv_find_node(run, kept->nodes[i].id) == NULL;
-    return n;
+    if (kept->n_nodes == run->n_nodes) /* each node is a member */
+        return false;
+    for (const struct kept_node *node = kept->last; node != NULL; node = node->before)
+        if ((kept->ran == 0 || dpt_rdzv_kept_may_hold_newest(run, node)) && !is_back(run, node))
+            return true;
+    return false;
 }
 
 static void begin_run(struct run *run)
@@ -29,7 +37,7 @@ static void begin_run(struct run *run)
         dpt_rdzv_log(run, DPT_LOG_INFO, "the journal knows this run: it has ended");
         return;
     }
-    if (run->generation > 0 && count_missing(run) > 0)
+    if (run->generation > 0 && is_any_missing(run))
         formation->adopt_until_ms = run->core->now_ms + run->timing.lease_ms;
     dpt_rdzv_log(
         run, DPT_LOG_INFO,
@@ -55,7 +63,7 @@ bool dpt_rdzv_knows_members(const struct run *run)
 
 bool dpt_rdzv_awaits_members(const struct run *run)
 {
-    return dpt_rdzv_knows_members(run) && count_missing(run) > 0;
+    return dpt_rdzv_knows_members(run) && is_any_missing(run);
 }
 
 bool dpt_rdzv_was_forming(const struct run *run)
@@ -66,14 +74,13 @@ bool dpt_rdzv_was_forming(const struct run *run)
 
 void dpt_rdzv_give_up_members(struct run *run)
 {
-    const struct kept *kept = &run->kept;
     struct formation *formation = &run->formation;
     if (formation->members_until_ms < 0 || dpt_rdzv_listened_ms(run) < formation->members_until_ms)
         return;
     formation->members_until_ms = -1;
-    for (size_t i = kept->n_nodes; i-- > 0;) {
-        const struct kept_node *node = &kept->nodes[i];
-        if (dpt_rdzv_find_node(run, node->id) != NULL)
+    for (const struct kept_node *node = run->kept.last, *before; node != NULL; node = before) {
+        before = node->before;
+        if (is_back(run, node))
             continue;
         if (!dpt_rdzv_has_ended(run))
             dpt_rdzv_log(
@@ -81,6 +88,5 @@ void dpt_rdzv_give_up_members(struct run *run)
                 "node %s lost: it did not come back within a lease of the server's restart",
                 node->id);
         dpt_rdzv_remove_kept(run, node, true, "it did not come back after the server's restart");
-        run->changed = true;
     }
 }

@@ -1,6 +1,8 @@
 /* Queries on runs, nodes, ranks and plans. */
 #include "rendezvous/core/run_state.h"
 
+#include "base/hash.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,20 +56,14 @@ bool dpt_rdzv_has_quiesced(const struct rank *rank)
            rank->generation == rank->node->run->generation;
 }
 
-void dpt_rdzv_count_rank(const struct rank *rank, int by)
+struct place *dpt_rdzv_accused_by(const struct rank *rank)
 {
-    struct run *run = rank->node->run;
-    const bool runs = rank->phase == DPT__RANK_PHASE__RANK_RUNNING;
-    if (!dpt_rdzv_rank_is_member(rank)) {
-        run->membership.n_outside += dpt_rdzv_rank_is_alive(rank) ? by : 0;
-        run->membership.n_foreign += runs ? by : 0;
-        return;
-    }
-    run->plan.n_running += runs ? by : 0;
-    run->plan.n_busy += rank->busy ? by : 0;
-    run->plan.n_rebuilding += rank->rebuilding ? by : 0;
-    if (rank->phase == DPT__RANK_PHASE__RANK_READY && rank->generation == run->plan.generation)
-        run->plan.n_ready += by;
+    const struct plan *plan = &rank->node->run->plan;
+    if (rank->failed_generation != plan->generation || !dpt_rdzv_rank_is_member(rank) ||
+        rank->suspect < 0 || (uint32_t)rank->suspect >= plan->world_size ||
+        plan->places[rank->suspect].node == rank->node)
+        return NULL;
+    return &plan->places[rank->suspect];
 }
 
 /* ---- nodes ---- */
@@ -95,11 +91,12 @@ void dpt_rdzv_print_node(const struct plan *plan, const struct node *node,
                          char ret[NODE_TEXT_BYTES])
 {
     int first = -1, last = -1;
-    for (uint32_t i = 0; i < plan->world_size; i++)
-        if (plan->places[i].node == node) {
-            first = first < 0 ? (int)i : first;
-            last = (int)i;
-        }
+    const bool newest = plan == &node->run->plan; /* its ranks know their places */
+    for (uint32_t i = 0; i < (newest ? node->n_ranks : plan->world_size); i++) {
+        const int at = newest ? node->ranks[i].place : plan->places[i].node == node ? (int)i : -1;
+        first = at >= 0 && (first < 0 || at < first) ? at : first;
+        last = at > last ? at : last;
+    }
     char ranks[48] = "";
     if (first >= 0 && first == last)
         (void)snprintf(ranks, sizeof ranks, ", rank %d", first);
@@ -135,6 +132,12 @@ uint32_t dpt_rdzv_restarts_left(const struct run *run)
     return most > used ? most - used : 0;
 }
 
+uint32_t dpt_rdzv_world_max(const struct run *run)
+{
+    const uint32_t mine = run->core->world_max;
+    return run->spec.max_world < mine ? run->spec.max_world : mine;
+}
+
 uint64_t dpt_rdzv_state_generation(const struct run *run)
 {
     uint64_t newest = dpt_rdzv_newer(run->formation.run_generation, run->kept.ran);
@@ -162,7 +165,19 @@ int dpt_rdzv_shards_of(const struct rank *rank, uint64_t state_generation,
     return n;
 }
 
-/* ---- durable state ---- */
+/* ---- identity, durable state ---- */
+
+uint64_t dpt_rdzv_id_hash(const char *id)
+{
+    return dpt_hash128(id, strlen(id)).lo;
+}
+
+void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES])
+{
+    memset(ret, 0, DPT_PROTO_SECRET_BYTES);
+    if (message->secret.len > 0) /* check.c has checked the length */
+        memcpy(ret, message->secret.data, DPT_PROTO_SECRET_BYTES);
+}
 
 int64_t dpt_rdzv_granted_step(const struct run *run)
 {
@@ -178,45 +193,6 @@ bool dpt_rdzv_is_own_epoch(const struct dpt_rdzv *core, uint64_t epoch)
         if (core->epochs[i] == epoch)
             return true;
     return false;
-}
-
-const struct kept_node *dpt_rdzv_find_kept(const struct run *run, const char *id)
-{
-    const uint64_t hash = dpt_rdzv_id_hash(id);
-    for (size_t i = 0; i < run->kept.n_nodes; i++)
-        if (run->kept.nodes[i].id_hash == hash)
-            return &run->kept.nodes[i];
-    return NULL;
-}
-
-const struct kept_node *dpt_rdzv_kept_as(const struct run *run, const Dpt__AgentState *message)
-{
-    uint8_t secret[DPT_PROTO_SECRET_BYTES];
-    const struct kept_node *node = dpt_rdzv_find_kept(run, message->stamp->node);
-    dpt_rdzv_secret_of(message, secret);
-    return node != NULL && node->incarnation == message->stamp->incarnation &&
-                   memcmp(node->secret, secret, sizeof secret) == 0
-               ? node
-               : NULL;
-}
-
-bool dpt_rdzv_kept_may_hold_newest(const struct run *run, const struct kept_node *node)
-{
-    return node->placed_generation != 0 && node->placed_generation >= run->kept.ran;
-}
-
-struct departed *dpt_rdzv_departed_as(struct run *run, uint64_t id_hash, uint64_t incarnation,
-                                      const uint8_t secret[DPT_PROTO_SECRET_BYTES])
-{
-    struct departed *newest = NULL;
-    for (size_t i = 0; i < DEPARTED_MAX; i++) {
-        struct departed *each = &run->membership.departed[i];
-        if (each->id_hash == id_hash && each->incarnation >= incarnation &&
-            memcmp(each->secret, secret, sizeof each->secret) == 0 &&
-            (newest == NULL || each->incarnation > newest->incarnation))
-            newest = each;
-    }
-    return newest;
 }
 
 /* ---- causes, log lines ---- */

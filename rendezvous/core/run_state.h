@@ -5,15 +5,18 @@
  * left in its own layer, so there are no cycles:
  *
  *   outbox.h    outbox.c, record.c                        outputs of a step
+ *   index.h     index.c                                   search by number
  *   timing.h    timing.c                                  every period of a run
- *   run_state.h runs.c, run_state.c                       runs, nodes, ranks, plans
+ *   run_state.h, kept.h
+ *               run_state.c, tally.c, kept.c, runs.c      runs, nodes, ranks, plans
  *   apply.h     apply.c, members.c                        durable state; runs and nodes that come
  *                                                         and go
  *   queries.h   silence.c, held.c, wait.c                 queries on several of them
  *   restart.h   restart.c                                 runs that the journal names
  *   rules.h     transition.c, budget.c, loss.c            how a generation ends
- *   reply.h     reply.c, status.c                         messages to agents
- *   advance.h   leave.c, put_plan.c, plan.c, advance.c    transitions of each phase
+ *   reply.h     wire.c, reply.c, status.c                 messages to agents
+ *   advance.h   leave.c, put_plan.c, places.c, plan.c,    transitions of each phase
+ *               advance.c
  *   join.h      join_claim.c, admit.c, report.c           messages of agents
  *   core.h      core.c                                    events, time, views */
 #ifndef DPT_RENDEZVOUS_CORE_RUN_STATE_H
@@ -21,6 +24,7 @@
 
 #include "base/shard.h"
 #include "rendezvous/core/core.h"
+#include "rendezvous/core/index.h"
 #include "rendezvous/core/outbox.h"
 #include "rendezvous/core/timing.h"
 
@@ -34,8 +38,9 @@ enum {
 
 /* ---- ranks and nodes ---- */
 
-/* The work of a rank's threads, as RankActivity of dpt.proto; for a status only. */
+/* The work of a rank's threads, as RankActivity of dpt.proto; for a status only, except `done`. */
 struct rank_work {
+    uint32_t done; /* RankState.work_done: grows while busy */
     Dpt__RankWork main, comm;
     uint32_t main_unit, main_slot, comm_unit;
     int64_t main_ms, comm_ms;
@@ -43,8 +48,8 @@ struct rank_work {
 };
 
 /* One rank process: the last report of its agent, and this server's decisions about the process.
- * Every member concerns process `spawn`. The next process of this local rank starts with zeroed
- * members. */
+ * Every member but `place` concerns process `spawn`. The next process of this local rank starts
+ * with zeroed members. */
 struct rank {
     struct node *node;
     uint32_t spawn;
@@ -63,7 +68,6 @@ struct rank {
     uint64_t failed_generation;
     int32_t suspect; /* rank of the plan whose data connection broke; -1: none */
     bool busy;
-    uint32_t work_done; /* grows while busy */
     int64_t step_ms_median;
     int64_t heard_ms;      /* when its agent last heard the process */
     struct rank_work work; /* at heard_ms */
@@ -72,6 +76,20 @@ struct rank {
     uint64_t plan_generation; /* newest plan with a place for it; 0: none */
     int32_t plan_rank;        /* its rank in that plan */
     int32_t reported_rank;    /* its rank as its agent reports it, to adopt a plan */
+    int32_t place; /* its place in the newest plan, also of an earlier process; -1: none */
+};
+
+/* Lists of nodes of a run. Each event moves a node in constant time. */
+enum node_list {
+    LIST_QUIET,  /* all nodes; the node that was heard longest ago is first */
+    LIST_BROKEN, /* nodes whose control connection is broken */
+    LIST_COUNT
+};
+struct node_hook {
+    struct node *before, *after;
+};
+struct node_ends {
+    struct node *first, *last;
 };
 
 /* The control connection of a node. */
@@ -86,8 +104,20 @@ struct link {
     bool cut_off;              /* being removed for silence alone: it may return with its state */
 };
 
+/* How many of a node's ranks can join. */
+enum readiness {
+    READY_NONE, /* all of its ranks start, or it has none yet */
+    READY_SOME, /* some are alive, others start */
+    READY_LATE, /* the same, and the others have had their time to start */
+    READY_ALL,
+    READY_COUNT
+};
+
 struct node {
     struct run *run;
+    struct node_hook hooks[LIST_COUNT];
+    enum readiness readiness;
+    uint32_t n_unreported; /* its part of membership.n_unreported */
     char id[DPT_PROTO_NAME_BYTES], host_name[DPT_PROTO_NAME_BYTES]; /* host_name: for messages */
     uint64_t id_hash;
     uint64_t incarnation;
@@ -131,7 +161,8 @@ struct place {         /* one rank of a plan */
     uint32_t position, host, node_index;
     int32_t checkpoint_slot;
     bool takes_state, writes_log, guest;
-    bool finished; /* has reported FINISHED in this generation */
+    bool finished;       /* has reported FINISHED in this generation */
+    uint32_t n_accusers; /* members whose report accuses the rank; see dpt_rdzv_accused_by */
     char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
 };
 
@@ -151,6 +182,11 @@ struct plan {
     int64_t resume_step, load_checkpoint, steps_done_before;
     uint8_t *outcome; /* owned; NULL: no rank needs it */
     size_t outcome_bytes;
+    /* The places as PlanRank of dpt.proto for nodes of other hosts, encoded when the first node
+     * needs them: place i is wire[wire_at[i]] … wire[wire_at[i + 1] - 1]. Owned; NULL: not yet. */
+    uint8_t *wire;
+    size_t *wire_at;   /* (world_size + 1) */
+    uint32_t *rank_at; /* (world_size) ranks by position */
 };
 
 /* Why a generation is formed. During a formation, a kind further down replaces a kind further
@@ -178,6 +214,7 @@ struct cause {
 /* A node that was admitted and not removed. It has a struct node, unless the server was restarted
  * and has not heard it yet. */
 struct kept_node {
+    struct kept_node *before, *after; /* in order of joining */
     char id[DPT_PROTO_NAME_BYTES];
     uint64_t id_hash, incarnation;
     uint8_t secret[DPT_PROTO_SECRET_BYTES];
@@ -189,8 +226,9 @@ struct kept_node {
  * .ran_before; membership.departed; budget.used, .incident_generation and .first_error;
  * progress.saved_step. Only dpt_rdzv_apply changes it (apply.h). */
 struct kept {
-    struct kept_node *nodes; /* (n_nodes) owned, in order of joining */
-    size_t n_nodes, nodes_max;
+    struct kept_node *first, *last; /* list of n_nodes nodes, owned */
+    size_t n_nodes;
+    struct index ids;                         /* nodes by id_hash */
     uint64_t planned;                         /* generation of the newest plan; 0: none */
     char plan_digest[DPT_PROTO_DIGEST_BYTES]; /* its digest */
     uint64_t ran;                             /* newest generation that has run; 0: none */
@@ -210,8 +248,15 @@ struct membership {
     uint32_t n_leaving;
     int n_outside, n_foreign; /* ranks without a place in the newest plan that are alive; RUNNING */
     int64_t listened_ms;      /* dpt_rdzv_listened_ms at hearing.heard_ms */
-    int64_t lease_floor_ms;   /* no lease and no grace ends before this time; 0: unknown */
     int64_t empty_ms;         /* since then there is no node; < 0: there are nodes */
+    struct node_ends lists[LIST_COUNT];
+    uint32_t n_ready[READY_COUNT]; /* nodes by readiness */
+    int64_t some_since_ms;         /* no node with READY_SOME has been so since before */
+    int64_t leaving_since_ms;      /* no leaving node began to leave before */
+    uint32_t n_unreported;         /* living ranks that PREPARE waits for */
+    uint32_t n_stopped;     /* ranks that may have stopped in the generation of an earlier server */
+    int n_outside_tried;    /* n_outside at the last search for a node that can join … */
+    int64_t outside_due_ms; /* … which is repeated when n_outside changes, or then */
 };
 
 /* The state of formations. */
@@ -226,6 +271,7 @@ struct formation {
     int64_t waits_since_ms;    /* since then too few nodes are here; < 0: enough are here */
     int64_t plan_after_ms;     /* no plan before: a pause after failures, or nodes may come back */
     int64_t adopt_until_ms;    /* until then wait for nodes of an earlier server; < 0: no wait */
+    uint32_t adopt_world;      /* ranks of the plan of generation_high; 0: unknown */
     int64_t regather_until_ms; /* no plan before while removed nodes may return; < 0: none may */
     int64_t members_until_ms; /* until then members that the journal names may come; < 0: no wait */
     bool outdated;            /* a node has heard another server since the journal was written */
@@ -274,12 +320,13 @@ struct run {
     char checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES]; /* that of its first node */
     struct dpt_timing timing;
     enum dpt_rdzv_phase phase;
-    int64_t phase_ms;                        /* when the phase began */
-    uint64_t generation;                     /* newest that this server has used for the run */
-    bool changed;                            /* this step answers every node */
-    struct node *speaker;                    /* this step answers this node; NULL: none */
-    struct node *nodes[DPT_PROTO_NODES_MAX]; /* (n_nodes) owned, in order of joining */
-    size_t n_nodes;
+    int64_t phase_ms;     /* when the phase began */
+    uint64_t generation;  /* newest that this server has used for the run */
+    bool changed;         /* this step answers every node */
+    struct node *speaker; /* this step answers this node; NULL: none */
+    struct node **nodes;  /* (n_nodes) owned, as each node is; in order of joining */
+    size_t n_nodes, nodes_max;
+    struct index ids; /* nodes by id_hash */
     struct membership membership;
     struct plan plan; /* newest plan */
     struct formation formation;
@@ -304,6 +351,13 @@ struct hearing {
     int64_t outsiders_since_ms, outsider_ms;
 };
 
+/* The pause between two messages of an agent. It grows while messages come faster than the server
+ * reads them. */
+struct pace {
+    unsigned overload; /* doublings */
+    int64_t since_ms;  /* time of the last change of `overload` */
+};
+
 /* Status answers of the present second. */
 struct status_answers {
     int64_t since_ms;
@@ -326,6 +380,10 @@ struct dpt_rdzv {
     size_t n_epochs;             /* number ever added to the ring */
     bool started;                /* the first step is made */
     struct status_answers status_answers;
+    struct index conns;            /* nodes by the number of their connection */
+    uint32_t nodes_max, world_max; /* of a run; dpt_rdzv_options */
+    uint32_t n_nodes;              /* of all runs */
+    struct pace pace;
     struct outbox out;
 };
 
@@ -355,9 +413,6 @@ bool dpt_rdzv_rank_is_member(const struct rank *rank);
 bool dpt_rdzv_has_finished(const struct rank *rank);
 /* True: the rank has quiesced for the newest generation. */
 bool dpt_rdzv_has_quiesced(const struct rank *rank);
-/* Puts `rank` into the counters of its run (by = 1), or takes it out before a change (by = -1). */
-void dpt_rdzv_count_rank(const struct rank *rank, int by);
-
 bool dpt_rdzv_node_is_member(const struct node *node);
 /* True for a member of the newest plan or of the newest plan that ran, for a node that returned,
  * and, before the first generation of this server, for a node of an earlier server. */
@@ -371,6 +426,8 @@ bool dpt_rdzv_has_ended(const struct run *run);
 /* Nodes needed to form: min_nodes, or one when all steps are done. */
 uint32_t dpt_rdzv_min_nodes(const struct run *run);
 uint32_t dpt_rdzv_restarts_left(const struct run *run);
+/* Ranks of the largest world that the run's config and this server allow. */
+uint32_t dpt_rdzv_world_max(const struct run *run);
 /* The newest plan's generation may commit the checkpoint of this step; -1: none. */
 int64_t dpt_rdzv_granted_step(const struct run *run);
 /* The newest generation that has run, as far as the journal, this server or a rank knows. */
@@ -389,28 +446,43 @@ struct cause dpt_rdzv_cause(enum cause_kind kind, int64_t detect_ms, const char 
 void dpt_rdzv_log(const struct run *run, enum dpt_log_level level, const char *fmt, ...)
     DPT_PRINTF(3, 4);
 
+/* ---- identity, accusations ---- */
+
+uint64_t dpt_rdzv_id_hash(const char *id);
+/* Bytes of the message's secret; zeroes: it has none. */
+void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES]);
 /* True: a server of this journal, or this one, has sent this epoch. */
 bool dpt_rdzv_is_own_epoch(const struct dpt_rdzv *core, uint64_t epoch);
-/* The node of the durable state with this id; NULL: none. */
-const struct kept_node *dpt_rdzv_find_kept(const struct run *run, const char *id);
-/* The kept node that is this process: it has its id, incarnation and secret; NULL: none. */
-const struct kept_node *dpt_rdzv_kept_as(const struct run *run, const Dpt__AgentState *message);
-/* The newest removed incarnation of a node, this one or a later one, that knows the secret; NULL:
- * none. */
-struct departed *dpt_rdzv_departed_as(struct run *run, uint64_t id_hash, uint64_t incarnation,
-                                      const uint8_t secret[DPT_PROTO_SECRET_BYTES]);
-/* True: the kept node had a place in the newest plan that ran, or in a later one. */
-bool dpt_rdzv_kept_may_hold_newest(const struct run *run, const struct kept_node *node);
+/* The place in the newest plan to which the rank reports a broken data connection, if it is on
+ * another node; NULL: none. */
+struct place *dpt_rdzv_accused_by(const struct rank *rank);
+
+/* ---- tally.c: counters and lists that save walks over all nodes ---- */
+
+/* Puts `rank` into the counters of its run (by = 1), or takes it out before a change (by = -1). */
+void dpt_rdzv_count_rank(struct rank *rank, int by);
+/* Counts all ranks anew, after a change of the plan or of the generation. */
+void dpt_rdzv_count_all_ranks(struct run *run);
+/* Sets readiness and ready_since_ms from the phases of the node's ranks. */
+void dpt_rdzv_note_readiness(struct node *node);
+/* At a TICK: nodes with READY_SOME whose other ranks have had timeout_ms become READY_LATE. */
+void dpt_rdzv_note_late_nodes(struct run *run);
+/* After deadlines have moved: no node is READY_LATE. */
+void dpt_rdzv_forget_late_nodes(struct run *run);
+
+/* Appends the node to a list, or moves it to the end. */
+void dpt_rdzv_list_last(struct node *node, enum node_list list);
+/* Takes the node out of a list, if it is there. */
+void dpt_rdzv_list_remove(struct node *node, enum node_list list);
+/* The connection over which the node speaks; 0: it is broken. */
+void dpt_rdzv_set_conn(struct node *node, uint64_t conn);
 
 /* ---- runs.c: runs and nodes are found, made and freed ---- */
 
-uint64_t dpt_rdzv_id_hash(const char *id);
 struct run *dpt_rdzv_find_run(const struct dpt_rdzv *core, const char *name);
 struct node *dpt_rdzv_find_node(const struct run *run, const char *id);
 /* NULL: no run of that name is remembered. */
 struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char *name);
-/* Bytes of the message's secret; zeroes: it has none. */
-void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES]);
 
 /* Makes a run without nodes, of a RUN record. False: no memory. */
 bool dpt_rdzv_run_add(struct dpt_rdzv *core, const struct dpt_rdzv_record *record);

@@ -1,23 +1,9 @@
 /* Runs and nodes: found by name, made of a record, freed. */
-#include "rendezvous/core/run_state.h"
-
-#include "base/hash.h"
+#include "rendezvous/core/kept.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-uint64_t dpt_rdzv_id_hash(const char *id)
-{
-    return dpt_hash128(id, strlen(id)).lo;
-}
-
-void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES])
-{
-    memset(ret, 0, DPT_PROTO_SECRET_BYTES);
-    if (message->secret.len > 0) /* check.c has checked the length */
-        memcpy(ret, message->secret.data, DPT_PROTO_SECRET_BYTES);
-}
 
 /* ---- search ---- */
 
@@ -31,11 +17,7 @@ struct run *dpt_rdzv_find_run(const struct dpt_rdzv *core, const char *name)
 
 struct node *dpt_rdzv_find_node(const struct run *run, const char *id)
 {
-    const uint64_t hash = dpt_rdzv_id_hash(id);
-    for (size_t i = 0; i < run->n_nodes; i++)
-        if (run->nodes[i]->id_hash == hash)
-            return run->nodes[i];
-    return NULL;
+    return dpt_rdzv_index_find(&run->ids, dpt_rdzv_id_hash(id));
 }
 
 struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char *name)
@@ -96,6 +78,8 @@ bool dpt_rdzv_run_add(struct dpt_rdzv *core, const struct dpt_rdzv_record *recor
 
 void dpt_rdzv_node_destroy(struct node *node)
 {
+    dpt_rdzv_set_conn(node, 0);
+    node->run->core->n_nodes--;
     for (uint32_t i = 0; i < node->n_ranks; i++)
         free(node->ranks[i].outcome);
     free(node->ranks);
@@ -106,6 +90,9 @@ void dpt_rdzv_plan_fini(struct plan *plan)
 {
     free(plan->places);
     free(plan->outcome);
+    free(plan->wire);
+    free(plan->wire_at);
+    free(plan->rank_at);
     *plan = (struct plan){0};
 }
 
@@ -115,8 +102,10 @@ void dpt_rdzv_run_destroy(struct run **run)
         return;
     for (size_t i = 0; i < (*run)->n_nodes; i++)
         dpt_rdzv_node_destroy((*run)->nodes[i]);
+    free((*run)->nodes);
+    dpt_rdzv_index_fini(&(*run)->ids);
     dpt_rdzv_plan_fini(&(*run)->plan);
-    free((*run)->kept.nodes);
+    dpt_rdzv_kept_fini(&(*run)->kept);
     free((*run)->spec.config_digest);
     free((*run)->spec.config_yaml);
     free((*run)->spec.user);

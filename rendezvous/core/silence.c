@@ -27,6 +27,11 @@ static bool is_deaf(const struct run *run)
            !are_nodes_gone(run);
 }
 
+int64_t dpt_rdzv_beat_ms(const struct run *run)
+{
+    return dpt_timing_beat_ms(&run->timing, run->core->n_nodes, run->core->pace.overload);
+}
+
 int64_t dpt_rdzv_listened_ms(const struct run *run)
 {
     return run->membership.listened_ms +
@@ -44,13 +49,18 @@ void dpt_rdzv_heard_node(struct run *run, struct node *node)
         dpt_rdzv_log(run, DPT_LOG_INFO, "node %s: control connection is back", node->id);
     link->reported_broken = false;
     link->broken_ms = -1;
-    /* A silence longer than gap_ms counts as gap_ms, because during the rest the node may have
+    dpt_rdzv_list_remove(node, LIST_BROKEN);
+    /* A silence longer than most_ms counts as most_ms, because during the rest the node may have
      * quiesced or may have been out of reach. */
+    const int64_t beat_ms = dpt_rdzv_beat_ms(run);
+    const int64_t most_ms =
+        beat_ms * 3 / 2 > run->timing.gap_ms ? beat_ms * 3 / 2 : run->timing.gap_ms;
     const int64_t since_ms = link->heard_ms > run->phase_ms ? link->heard_ms : run->phase_ms;
     const int64_t more_ms = run->core->now_ms - since_ms;
-    link->spoken_ms += more_ms < run->timing.gap_ms ? more_ms : run->timing.gap_ms;
+    link->spoken_ms += more_ms < most_ms ? more_ms : most_ms;
     link->heard_ms = run->core->now_ms;
     link->heard_listened_ms = run->membership.listened_ms;
+    dpt_rdzv_list_last(node, LIST_QUIET);
 }
 
 void dpt_rdzv_heard_outsider(struct dpt_rdzv *core)
@@ -63,15 +73,11 @@ void dpt_rdzv_heard_outsider(struct dpt_rdzv *core)
 
 void dpt_rdzv_connection_broke(struct dpt_rdzv *core, uint64_t conn)
 {
-    for (size_t i = 0; i < core->n_runs; i++)
-        for (size_t k = 0; k < core->runs[i]->n_nodes; k++) {
-            struct link *link = &core->runs[i]->nodes[k]->link;
-            if (link->conn != conn)
-                continue;
-            link->conn = 0;
-            link->broken_ms = core->now_ms;
-            core->runs[i]->membership.lease_floor_ms = 0;
-        }
+    for (struct node *node; (node = dpt_rdzv_index_find(&core->conns, conn)) != NULL;) {
+        dpt_rdzv_set_conn(node, 0);
+        node->link.broken_ms = core->now_ms;
+        dpt_rdzv_list_last(node, LIST_BROKEN);
+    }
 }
 
 /* ---- one node ---- */
@@ -101,35 +107,25 @@ bool dpt_rdzv_is_suspect(const struct node *node)
     return node->run->core->now_ms >= grace_end_ms(node);
 }
 
-const struct place *dpt_rdzv_accused_by(const struct rank *rank)
-{
-    const struct plan *plan = &rank->node->run->plan;
-    if (rank->failed_generation != plan->generation || !dpt_rdzv_rank_is_member(rank) ||
-        rank->suspect < 0 || (uint32_t)rank->suspect >= plan->world_size ||
-        plan->places[rank->suspect].node == rank->node)
-        return NULL;
-    return &plan->places[rank->suspect];
-}
-
-/* True: the process of the place has quiesced for a later PREPARE, so it has closed its data
- * connections itself. A peer that had not received PREPARE yet accuses it without reason. */
-static bool has_left_plan(const struct run *run, const struct place *place)
+/* True: a member accuses the rank of the place. The accusation does not count if that rank has
+ * quiesced for a later PREPARE, so it has closed its data connections itself. A peer that had not
+ * received PREPARE yet accuses it without reason. */
+static bool is_accused(const struct run *run, const struct place *place)
 {
     const struct rank *rank = dpt_rdzv_rank_at(place);
-    return rank != NULL && rank->phase == DPT__RANK_PHASE__RANK_QUIESCED &&
-           rank->generation > run->plan.generation;
+    return place->n_accusers > 0 &&
+           (rank == NULL || rank->phase != DPT__RANK_PHASE__RANK_QUIESCED ||
+            rank->generation <= run->plan.generation);
 }
 
 bool dpt_rdzv_is_loss_confirmed(const struct node *node)
 {
     const struct run *run = node->run;
-    struct rank_cursor at = {0};
     if (run->phase == DPT_RDZV_PREPARING && !run->formation.soft && run->formation.after_failure)
-        for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;) {
-            const struct place *accused = dpt_rdzv_accused_by(rank);
-            if (accused != NULL && accused->node == node && !has_left_plan(run, accused))
+        for (uint32_t i = 0; i < node->n_ranks; i++)
+            if (node->ranks[i].place >= 0 &&
+                is_accused(run, &run->plan.places[node->ranks[i].place]))
                 return true;
-        }
     return dpt_rdzv_has_ended(run);
 }
 
@@ -144,24 +140,44 @@ bool dpt_rdzv_node_is_ready(const struct node *node)
     return node->n_ranks > 0 && dpt_rdzv_rank_is_alive(&node->ranks[0]);
 }
 
-int64_t dpt_rdzv_silence_due_ms(struct run *run, int64_t latest_ms)
+uint32_t dpt_rdzv_count_ready(const struct run *run)
 {
-    int64_t due_ms = latest_ms, heard_ms = INT64_MAX;
-    bool broken = false;
-    if (run->membership.lease_floor_ms > latest_ms)
-        return latest_ms; /* after most messages no node has to be checked */
-    for (size_t i = 0; i < run->n_nodes; i++) {
-        const struct node *node = run->nodes[i];
-        const struct link *link = &node->link;
-        const int64_t lease_ms = run->core->now_ms + dpt_rdzv_lease_left_ms(node) + 1;
-        const int64_t grace_ms = grace_end_ms(node);
-        due_ms = lease_ms < due_ms ? lease_ms : due_ms;
-        if (grace_ms < due_ms && (!link->reported_broken || dpt_rdzv_is_loss_confirmed(node)))
-            due_ms = grace_ms;
-        heard_ms = link->heard_ms < heard_ms ? link->heard_ms : heard_ms;
-        broken = broken || link->broken_ms >= 0;
+    const struct membership *membership = &run->membership;
+    uint32_t n = 0;
+    if (membership->n_leaving > 0) {
+        for (size_t i = 0; i < run->n_nodes; i++)
+            n += dpt_rdzv_node_is_ready(run->nodes[i]) && !run->nodes[i]->leaving;
+        return n;
     }
-    run->membership.lease_floor_ms =
-        broken || run->n_nodes == 0 ? 0 : heard_ms + run->timing.lease_ms;
+    n = membership->n_ready[READY_LATE] + membership->n_ready[READY_ALL];
+    for (const struct node *node = membership->lists[LIST_BROKEN].first; node != NULL;
+         node = node->hooks[LIST_BROKEN].after)
+        n -= node->readiness >= READY_LATE && dpt_rdzv_is_suspect(node);
+    return n;
+}
+
+bool dpt_rdzv_is_any_unready(const struct run *run)
+{
+    const struct membership *membership = &run->membership;
+    uint32_t n = membership->n_ready[READY_NONE] + membership->n_ready[READY_SOME];
+    for (const struct node *node = membership->lists[LIST_BROKEN].first; node != NULL;
+         node = node->hooks[LIST_BROKEN].after)
+        n -= node->readiness < READY_LATE && dpt_rdzv_is_suspect(node);
+    return n > 0;
+}
+
+int64_t dpt_rdzv_silence_due_ms(const struct run *run, int64_t latest_ms)
+{
+    const struct membership *membership = &run->membership;
+    const struct node *quiet = membership->lists[LIST_QUIET].first;
+    int64_t due_ms = latest_ms;
+    if (quiet != NULL && run->core->now_ms + dpt_rdzv_lease_left_ms(quiet) + 1 < due_ms)
+        due_ms = run->core->now_ms + dpt_rdzv_lease_left_ms(quiet) + 1;
+    for (const struct node *node = membership->lists[LIST_BROKEN].first; node != NULL;
+         node = node->hooks[LIST_BROKEN].after) {
+        const int64_t grace_ms = grace_end_ms(node);
+        if (grace_ms < due_ms && (!node->link.reported_broken || dpt_rdzv_is_loss_confirmed(node)))
+            due_ms = grace_ms;
+    }
     return due_ms;
 }

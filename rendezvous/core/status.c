@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* An answer has up to DPT_PROTO_WORLD_MAX ranks, each a few hundred bytes. Anyone may ask, and a
- * flood of questions must not delay the runs: the server is silent to further ones, and the sender
- * asks again. */
+/* An answer has up to DPT_PROTO_STATUS_RANKS_MAX ranks, each a few hundred bytes. Anyone may ask,
+ * and a flood of questions must not delay the runs: the server is silent to further ones, and the
+ * sender asks again. */
 enum { ANSWERS_MAX = 32, ANSWERS_MS = 1000 };
 
 /* ---- one rank ---- */
@@ -62,7 +62,7 @@ static Dpt__RankStatus *new_rank_status(struct dpt_rdzv *core, const struct rank
 static void list_ranks(const struct run *run, Dpt__RunStatus *status)
 {
     const size_t all = dpt_rdzv_count_ranks(run);
-    const size_t max = all < DPT_PROTO_WORLD_MAX ? all : DPT_PROTO_WORLD_MAX;
+    const size_t max = all < DPT_PROTO_STATUS_RANKS_MAX ? all : DPT_PROTO_STATUS_RANKS_MAX;
     status->ranks = dpt_outbox_alloc(&run->core->out, (max + 1) * sizeof(Dpt__RankStatus *));
     if (status->ranks == NULL)
         return;
@@ -93,7 +93,7 @@ static Dpt__RunStatus *new_status(const struct run *run)
     to->still_ms = still_ms > 0 ? still_ms : 0;
     to->limit_ms = limit_ms == INT64_MAX ? 0 : limit_ms;
     to->step_ms_median = run->progress.step_ms_median;
-    to->heartbeat_ms = run->timing.heartbeat_ms;
+    to->heartbeat_ms = dpt_rdzv_beat_ms(run);
     to->phase_ms = core->now_ms - run->phase_ms;
     to->cause = (char *)run->formation.cause.text;
     list_ranks(run, to);

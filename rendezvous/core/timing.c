@@ -40,6 +40,18 @@ struct dpt_timing dpt_timing_from(int64_t timeout_ms, int64_t drain_ms)
     };
 }
 
+int64_t dpt_timing_beat_ms(const struct dpt_timing *timing, uint32_t n_nodes, unsigned overload)
+{
+    const int64_t even_ms = (int64_t)n_nodes * 1000 / DPT_TIMING_BEATS_A_SECOND;
+    const int64_t base_ms = even_ms > timing->heartbeat_ms ? even_ms : timing->heartbeat_ms;
+    const int64_t by_lease_ms = timing->lease_ms / 4, by_drain_ms = timing->drain_ms / 6;
+    const int64_t most_ms = by_lease_ms < by_drain_ms ? by_lease_ms : by_drain_ms;
+    const unsigned shift = overload < 16 ? overload : 16;
+    return base_ms << shift < most_ms       ? base_ms << shift
+           : most_ms > timing->heartbeat_ms ? most_ms
+                                            : timing->heartbeat_ms;
+}
+
 void dpt_timing_print(const struct dpt_timing *timing, char *ret_text, size_t text_bytes)
 {
     (void)snprintf(

@@ -10,7 +10,8 @@
 /* "a -> b": b follows this time after a. */
 struct dpt_timing {
     int64_t timeout_ms;
-    int64_t heartbeat_ms; /* period of whole states: agent to server, rank to agent and back */
+    int64_t heartbeat_ms; /* period of whole states: rank to agent and back; agent to server, unless
+                             many nodes make it longer (dpt_timing_beat_ms) */
     int64_t grace_ms;     /* broken control connection -> the node is suspect */
     int64_t lease_ms;     /* silence -> lost: a node at the server, a rank at its agent */
     int64_t write_ms;     /* how far ahead an agent lets ranks write files (lease_until_ms) */
@@ -32,6 +33,14 @@ struct dpt_timing {
 /* timeout_ms is clamped to DPT_PROTO_TIMEOUT_MS_MIN … _MAX, drain_ms (0: the default) to
  * DPT_PROTO_DRAIN_MS_MIN … _MAX. */
 struct dpt_timing dpt_timing_from(int64_t timeout_ms, int64_t drain_ms);
+
+/* The pause between two messages of an agent to a server of `n_nodes` nodes, in all of its runs. It
+ * is heartbeat_ms up to some hundreds of nodes. Then it grows with the number of nodes, so that
+ * about DPT_TIMING_BEATS_A_SECOND messages arrive in a second. `overload` doubles it that often. It
+ * is at most a quarter of the lease, so that three messages in a row may be late, and a sixth of
+ * the drain time, so that a node that leaves knows whether it has a server. */
+enum { DPT_TIMING_BEATS_A_SECOND = 8000 };
+int64_t dpt_timing_beat_ms(const struct dpt_timing *timing, uint32_t n_nodes, unsigned overload);
 
 /* One line for the log: "timeout 5000 ms: heartbeat 100, …". */
 void dpt_timing_print(const struct dpt_timing *timing, char *ret_text, size_t text_bytes);

@@ -41,6 +41,7 @@ static void ask_for_reports(struct run *run)
     for (struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
         if (dpt_rdzv_rank_is_alive(rank))
             rank->asked = run->generation;
+    dpt_rdzv_count_all_ranks(run);
 }
 
 void dpt_rdzv_prepare(struct run *run, enum prepare how, struct cause cause)

@@ -29,9 +29,8 @@ const char *dpt_rdzv_last_call_reason(const struct run *run)
 int64_t dpt_rdzv_last_call_until_ms(const struct run *run)
 {
     int64_t until_ms = run->phase_ms + run->timing.last_call_ms;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        if (!dpt_rdzv_is_suspect(run->nodes[i]) && !dpt_rdzv_node_is_ready(run->nodes[i]))
-            until_ms = run->phase_ms + run->timing.timeout_ms;
+    if (dpt_rdzv_is_any_unready(run))
+        until_ms = run->phase_ms + run->timing.timeout_ms;
     const int64_t young_ms = run->core->start_ms + run->timing.lease_ms;
     return run->core->fresh || until_ms > young_ms ? until_ms : young_ms;
 }

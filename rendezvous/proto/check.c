@@ -30,7 +30,7 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
         {"outcome", DPT_PROTO_OUTCOME_BYTES_MAX},
         {"nonce", DPT_PROTO_NONCE_BYTES},
         {"secret", DPT_PROTO_SECRET_BYTES},
-        {"ranks", DPT_PROTO_WORLD_MAX},
+        {"ranks", DPT_MESH_MAX},
         {"shards", DPT_PROTO_SHARDS_MAX},
         {"steps", DPT_PROTO_STEPS_MAX},
         {"host_name", DPT_PROTO_NAME_BYTES},
@@ -351,6 +351,7 @@ enum dpt_status dpt_check_server_state(const Dpt__ServerState *message, struct d
         DPT_TRY(check_plan(message->plan, err));
     if (message->status != NULL)
         DPT_TRY(check_status(message->status, err));
+    DPT_TRY(check_range(err, "heartbeat_ms", message->heartbeat_ms, 0, DPT_PROTO_TIMEOUT_MS_MAX));
     DPT_TRY(check_step(err, "world_step", message->world_step, 0));
     return check_step(err, "grant_step", message->grant_step, -1);
 }

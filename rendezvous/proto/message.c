@@ -58,19 +58,23 @@ static enum dpt_status decode_within_budget(const ProtobufCMessageDescriptor *ty
     return DPT_OK;
 }
 
-enum dpt_status dpt_message_decode_agent_to_rank_in(void *memory, size_t memory_bytes,
-                                                    const void *data, size_t bytes,
-                                                    Dpt__AgentToRank **ret, struct dpt_err *err)
-{
-    DPT_ASSERT((uintptr_t)memory % alignof(max_align_t) == 0);
-    struct budget budget = {.left_bytes = memory_bytes, .memory = memory};
-    ProtobufCMessage *message = NULL;
-    DPT_TRY(
-        decode_within_budget(&dpt__agent_to_rank__descriptor, &budget, data, bytes, &message, err));
-    DPT_TRY(dpt_check_agent_to_rank((const Dpt__AgentToRank *)message, err));
-    *ret = (Dpt__AgentToRank *)message;
-    return DPT_OK;
-}
+/* A function for each message type that is decoded in the caller's memory. */
+#define DEFINE_DECODE_IN(name, Type, descriptor_)                                                  \
+    enum dpt_status dpt_message_decode_##name##_in(void *memory, size_t memory_bytes,              \
+                                                   const void *data, size_t bytes, Type **ret,     \
+                                                   struct dpt_err *err)                            \
+    {                                                                                              \
+        DPT_ASSERT((uintptr_t)memory % alignof(max_align_t) == 0);                                 \
+        struct budget budget = {.left_bytes = memory_bytes, .memory = memory};                     \
+        ProtobufCMessage *message = NULL;                                                          \
+        DPT_TRY(decode_within_budget(&descriptor_, &budget, data, bytes, &message, err));          \
+        DPT_TRY(dpt_check_##name((const Type *)message, err));                                     \
+        *ret = (Type *)message;                                                                    \
+        return DPT_OK;                                                                             \
+    }
+
+DEFINE_DECODE_IN(agent_state, Dpt__AgentState, dpt__agent_state__descriptor)
+DEFINE_DECODE_IN(agent_to_rank, Dpt__AgentToRank, dpt__agent_to_rank__descriptor)
 
 /* Two functions for each message type. */
 #define DEFINE_MESSAGE(name, Type, descriptor_)                                                    \

@@ -9,6 +9,7 @@
 #define DPT_RENDEZVOUS_PROTO_MESSAGE_H
 
 #include "base/err.h"
+#include "base/world.h"
 #include "rendezvous/proto/dpt.pb-c.h"
 
 #include <stddef.h>
@@ -17,13 +18,15 @@
 enum {
     /* The version of all messages between processes of a run, also between ranks. Version 1: a plan
        named one rank to copy the state from, and no shards. Version 2: ranks did not report
-       predicted labels. Version 3: ranks did not compare their clocks. */
-    DPT_PROTO_VERSION = 4,
+       predicted labels. Version 3: ranks did not compare their clocks. Version 4: the empty shard
+       had other numbers, and a plan listed all ranks of every world. */
+    DPT_PROTO_VERSION = 5,
 
-    DPT_PROTO_RANKS_MAX = 64,    /* rank processes of one node */
-    DPT_PROTO_WORLD_MAX = 1024,  /* ranks of one generation */
-    DPT_PROTO_NODES_MAX = 1024,  /* nodes of one run */
-    DPT_PROTO_STEPS_MAX = 256,   /* completed steps in one message of a rank */
+    DPT_PROTO_RANKS_MAX = 64,            /* rank processes of one node */
+    DPT_PROTO_WORLD_MAX = DPT_WORLD_MAX, /* ranks of one generation */
+    DPT_PROTO_NODES_MAX = DPT_NODES_MAX, /* nodes of one run */
+    DPT_PROTO_STATUS_RANKS_MAX = 1024,   /* ranks in the status of a run */
+    DPT_PROTO_STEPS_MAX = 256,           /* completed steps in one message of a rank */
     DPT_PROTO_SHARDS_MAX = 4,    /* parts of the state that a rank reports: own and shadow, twice */
     DPT_PROTO_NAME_BYTES = 64,   /* run, node id, user, software, cause_kind; NUL included */
     DPT_PROTO_ADDR_BYTES = 128,  /* an address of the data plane; NUL included */
@@ -68,6 +71,10 @@ DPT_MUST_USE enum dpt_status dpt_message_decode_rank_to_agent(const void *data, 
  * malloc, and is not freed. DPT_EOVERFLOW: the message does not fit. Memory of
  * DPT_MESSAGE_MEMORY_BYTES(n) bytes holds any message of n encoded bytes. */
 #define DPT_MESSAGE_MEMORY_BYTES(bytes) (64 * 1024 + 16 * (size_t)(bytes))
+DPT_MUST_USE enum dpt_status dpt_message_decode_agent_state_in(void *memory, size_t memory_bytes,
+                                                               const void *data, size_t bytes,
+                                                               Dpt__AgentState **ret,
+                                                               struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_message_decode_agent_to_rank_in(void *memory, size_t memory_bytes,
                                                                  const void *data, size_t bytes,
                                                                  Dpt__AgentToRank **ret,

@@ -10,11 +10,15 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <zmq.h>
+
+/* Messages of usual size are decoded in memory of the server, without an allocation. */
+enum { DECODE_BYTES = 1024 * 1024 };
 
 enum { REPORT_EVERY_MS = 1000, LINGER_MS = 500, PARTS_MAX = 64, MONITOR_EVENTS_MAX = 65536 };
 
@@ -32,6 +36,7 @@ struct dpt_server {
     size_t n_failed;
     uint64_t malformed; /* malformed messages since the last log line about them */
     int64_t reported_ms;
+    _Alignas(max_align_t) unsigned char decode_memory[DECODE_BYTES];
 };
 
 static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
@@ -159,10 +164,15 @@ static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zm
     int fd = zmq_msg_get(frame, ZMQ_SRCFD);
     DPT_TRY(read_monitor(server, err));
     bool stands = dpt_peers_heard(&server->peers, fd, conn);
+    const size_t bytes = zmq_msg_size(frame);
+    const bool is_usual = DPT_MESSAGE_MEMORY_BYTES(bytes) <= sizeof server->decode_memory;
     Dpt__AgentState *message = NULL;
     struct dpt_err why;
     enum dpt_status status =
-        dpt_message_decode_agent_state(zmq_msg_data(frame), zmq_msg_size(frame), &message, &why);
+        is_usual ? dpt_message_decode_agent_state_in(server->decode_memory,
+                                                     DPT_MESSAGE_MEMORY_BYTES(bytes),
+                                                     zmq_msg_data(frame), bytes, &message, &why)
+                 : dpt_message_decode_agent_state(zmq_msg_data(frame), bytes, &message, &why);
     if (status == DPT_ENOMEM)
         return dpt_pass(err, &why);
     if (status != DPT_OK) {
@@ -173,7 +183,8 @@ static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zm
         server,
         (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_MESSAGE, .conn = conn, .message = message},
         err);
-    dpt_message_free_agent_state(&message);
+    if (!is_usual)
+        dpt_message_free_agent_state(&message);
     if (status == DPT_OK && !stands)
         status = step_broken(server, conn, err);
     return status;
@@ -271,7 +282,13 @@ enum dpt_status dpt_server_create(const struct dpt_server_options *options, stru
                                   struct dpt_err *err)
 {
     struct dpt_rdzv_options core = {.now_ms = dpt_now_ms(),
-                                    .fresh = options->fresh || options->port == 0};
+                                    .fresh = options->fresh || options->port == 0,
+                                    .nodes_max = options->nodes_max,
+                                    .world_max = options->ranks_max};
+    if (core.nodes_max == 0)
+        core.nodes_max = DPT_SERVER_NODES_MAX;
+    if (core.world_max == 0)
+        core.world_max = DPT_SERVER_RANKS_MAX;
     if (getrandom(&core.epoch, sizeof core.epoch, 0) != sizeof core.epoch)
         return dpt_fail_errno(err, errno, "draw the server's epoch");
     core.epoch |= 1; /* never 0 */

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/option.h"
 #include "base/signals.h"
+#include "rendezvous/proto/message.h"
 #include "rendezvous/server/announce.h"
 #include "rendezvous/server/bind.h"
 #include "rendezvous/server/history_main.h"
@@ -23,14 +24,14 @@ enum { EXIT_OK = 0, EXIT_CONFIG = 2, EXIT_BROKEN = 4 };
 
 struct arguments {
     struct dpt_server_options server;
-    int64_t port;
+    int64_t port, nodes_max, ranks_max;
     const char *port_file, *state_dir;
     bool help, version;
 };
 
 static const char help_text[] =
     "usage: dpt-rdzv [--port N] [--bind ADDRESS] [--insecure] [--fresh] [--state-dir DIR]\n"
-    "                [--port-file FILE]\n"
+    "                [--port-file FILE] [--max-nodes N] [--max-ranks N]\n"
     "       dpt-rdzv history [--state-dir DIR | --port N] [--run R] [--json]\n"
     "\n"
     "The rendezvous server of dpt. Start one on a host that all workers reach, then dpt-worker on "
@@ -54,6 +55,8 @@ static const char help_text[] =
     "~/.local/state/dpt-rdzv/PORT, for root\n"
     "                    /var/lib/dpt-rdzv/PORT; with --port 0: none)\n"
     "  --port-file FILE  write the port to FILE once it listens\n"
+    "  --max-nodes N     nodes of one run (default 16384, at most 65536)\n"
+    "  --max-ranks N     ranks of one run (default and at most 131072); a rank takes about 1.7 KB\n"
     "  --log-level L     debug, info (default), warn or error\n"
     "  --version         print the version\n"
     "  --help            print this\n"
@@ -87,6 +90,8 @@ static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *
         {"--fresh", .flag = &ret->server.fresh},
         {"--state-dir", "DIR", .text = &ret->state_dir},
         {"--port-file", "FILE", .text = &ret->port_file},
+        {"--max-nodes", "N", .number = &ret->nodes_max, .min = 1, .max = DPT_PROTO_NODES_MAX},
+        {"--max-ranks", "N", .number = &ret->ranks_max, .min = 1, .max = DPT_PROTO_WORLD_MAX},
         {"--log-level", "L", .set = set_log_level},
         {"--version", .flag = &ret->version},
         {"--help", .flag = &ret->help},
@@ -100,6 +105,8 @@ static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *
             return dpt_fail(err, DPT_ECONFIG, "%s (see --help)", why.text);
     }
     ret->server.port = (int)ret->port;
+    ret->server.nodes_max = (uint32_t)ret->nodes_max;
+    ret->server.ranks_max = (uint32_t)ret->ranks_max;
     return DPT_OK;
 }
 
@@ -173,7 +180,9 @@ static enum dpt_status print_announcement(const struct dpt_server *server,
 
 static enum dpt_status run_server(int argc, char **argv, struct dpt_err *err)
 {
-    struct arguments arguments = {.port = DPT_SERVER_PORT};
+    struct arguments arguments = {.port = DPT_SERVER_PORT,
+                                  .nodes_max = DPT_SERVER_NODES_MAX,
+                                  .ranks_max = DPT_SERVER_RANKS_MAX};
     DPT_TRY(parse_arguments(argc, argv, &arguments, err));
     if (arguments.help || arguments.version) {
         (void)fputs(arguments.help ? help_text : "dpt-rdzv " DPT_VERSION "\n", stdout);

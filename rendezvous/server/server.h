@@ -10,9 +10,12 @@
 #include "rendezvous/core/journal.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 enum {
     DPT_SERVER_PORT = 29500,
+    DPT_SERVER_NODES_MAX = 16384, /* nodes of a run, unless the options say more or less */
+    DPT_SERVER_RANKS_MAX = 131072,
     DPT_SERVER_QUEUE_MAX = 64,    /* unsent messages to a peer; with more it counts as broken */
     DPT_SERVER_RECEIVED_MAX = 64, /* unread messages of a peer; with more TCP stops the peer */
     DPT_SERVER_ROUND_MAX = 16384, /* messages read between two TICKs */
@@ -30,6 +33,7 @@ struct dpt_server_options {
     bool insecure; /* may bind an address that other hosts reach; the protocol has no keys */
     int stop_fd;   /* dpt_server_run returns when it becomes readable; borrowed */
     bool fresh;    /* no worker has known an earlier server; implied by port 0 */
+    uint32_t nodes_max, ranks_max; /* of one run; 0: DPT_SERVER_NODES_MAX, DPT_SERVER_RANKS_MAX */
     bool embedded; /* runs in the worker of its only run; logs the core's lines at debug */
 };
 

@@ -60,7 +60,7 @@ bool dpt_turn_hold(struct dpt_turn *turn, uint64_t conn, zmq_msg_t *frame)
 
 bool dpt_turn_is_full(const struct dpt_turn *turn)
 {
-    return turn->n_held >= DPT_TURN_HELD_MAX / 2 || turn->held_bytes >= DPT_TURN_HELD_BYTES_MAX;
+    return turn->n_held >= DPT_TURN_FULL || turn->held_bytes >= DPT_TURN_FULL_BYTES;
 }
 
 /* The failure may pass. */

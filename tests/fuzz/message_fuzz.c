@@ -1,6 +1,6 @@
 /* Fuzz target: any bytes as a message of the control plane; the first byte chooses the kind. A
- * decoded message encodes again, and the encoding decodes to the same bytes. A rank's decoder,
- * which builds the message in its own memory, accepts the same messages as the other decoder. */
+ * decoded message encodes again, and the encoding decodes to the same bytes. The decoders
+ * that build the message in the caller's memory accept the same messages as the others. */
 #include "rendezvous/proto/message.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -55,16 +55,20 @@ DEFINE_KIND(agent_to_rank, Dpt__AgentToRank, true)
 DEFINE_KIND(rank_to_agent, Dpt__RankToAgent, true)
 
 /* In memory of exactly the size that is promised to do, at the very end of the buffer. */
-static void in_memory(const uint8_t *data, size_t bytes, bool taken)
-{
-    static _Alignas(ALIGN) uint8_t memory[DPT_MESSAGE_MEMORY_BYTES(INPUT_BYTES_MAX)];
-    const size_t room = DPT_MESSAGE_MEMORY_BYTES(bytes);
-    Dpt__AgentToRank *message = NULL;
-    struct dpt_err err = {.status = DPT_OK};
-    const enum dpt_status status = dpt_message_decode_agent_to_rank_in(
-        memory + sizeof memory - room, room, data, bytes, &message, &err);
-    DPT_ASSERT(status == err.status && (status == DPT_OK) == taken);
-}
+#define DEFINE_IN_MEMORY(name, Type)                                                               \
+    static void in_memory_##name(const uint8_t *data, size_t bytes, bool taken)                    \
+    {                                                                                              \
+        static _Alignas(ALIGN) uint8_t memory[DPT_MESSAGE_MEMORY_BYTES(INPUT_BYTES_MAX)];          \
+        const size_t room = DPT_MESSAGE_MEMORY_BYTES(bytes);                                       \
+        Type *message = NULL;                                                                      \
+        struct dpt_err err = {.status = DPT_OK};                                                   \
+        const enum dpt_status status = dpt_message_decode_##name##_in(                             \
+            memory + sizeof memory - room, room, data, bytes, &message, &err);                     \
+        DPT_ASSERT(status == err.status && (status == DPT_OK) == taken);                           \
+    }
+
+DEFINE_IN_MEMORY(agent_state, Dpt__AgentState)
+DEFINE_IN_MEMORY(agent_to_rank, Dpt__AgentToRank)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
@@ -76,7 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     switch (kind) {
     case 0:
-        (void)again_agent_state(rest, n);
+        in_memory_agent_state(rest, n, again_agent_state(rest, n));
         break;
     case 1:
         (void)again_server_state(rest, n);
@@ -85,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         (void)again_rank_to_agent(rest, n);
         break;
     default:
-        in_memory(rest, n, again_agent_to_rank(rest, n));
+        in_memory_agent_to_rank(rest, n, again_agent_to_rank(rest, n));
     }
     return 0;
 }

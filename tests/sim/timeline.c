@@ -30,13 +30,14 @@ static const struct scenario scenarios[] = {
      .min_nodes = 2,
      .n_faults = 1,
      .faults = {{.at_ms = 3000, .kind = FAULT_KILL_RANK, .machine = 1}}},
-    /* The second node dies when the plan without the first is out. */
+    /* The second node dies when the plan without the first is out. The first dies while its peers
+     * compute a step: they name it. */
     {.name = "double-loss",
      .machines = 4,
      .min_nodes = 2,
      .n_faults = 2,
-     .faults = {{.at_ms = 3000, .kind = FAULT_KILL_AGENT, .machine = 1, .length_ms = NEVER_MS},
-                {.at_ms = 3270, .kind = FAULT_KILL_AGENT, .machine = 2, .length_ms = NEVER_MS}}},
+     .faults = {{.at_ms = 3030, .kind = FAULT_KILL_AGENT, .machine = 1, .length_ms = NEVER_MS},
+                {.at_ms = 3300, .kind = FAULT_KILL_AGENT, .machine = 2, .length_ms = NEVER_MS}}},
     {.name = "leave",
      .machines = 3,
      .min_nodes = 2,

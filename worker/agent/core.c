@@ -130,6 +130,17 @@ static bool sends_to_server(const struct dpt_agent *agent)
            (agent->stage == STAGE_JOINED && !agent->end.rescuing) || agent->end.goodbye;
 }
 
+/* At a heartbeat: true if a message to the server is due. A server of many nodes wants a longer
+ * pause than the heartbeat. */
+static bool is_server_beat_due(struct dpt_agent *agent)
+{
+    struct agent_server *server = &agent->server;
+    if (agent->stage == STAGE_JOINED && agent->now_ms < server->beat_ms)
+        return false;
+    server->beat_ms = agent->now_ms + server->pause_ms - agent->timing.heartbeat_ms;
+    return true;
+}
+
 static void fill_output(struct dpt_agent *agent, bool beat, struct dpt_agent_output *ret)
 {
     struct agent_outputs *out = &agent->out;
@@ -138,7 +149,8 @@ static void fill_output(struct dpt_agent *agent, bool beat, struct dpt_agent_out
     for (uint32_t i = 0; i < agent->n_ranks && agent->stage != STAGE_ENDED; i++)
         if (agent->ranks[i].life == LIFE_UP && (beat || agent->ranks[i].has_news))
             dpt_agent_send_to_rank(agent, i);
-    const bool server_due = sends_to_server(agent) && (beat || out->server_due);
+    const bool beat_due = beat && is_server_beat_due(agent);
+    const bool server_due = sends_to_server(agent) && (beat_due || out->server_due);
     *ret = (struct dpt_agent_output){
         .actions = out->actions,
         .n_actions = out->n_actions,

@@ -72,6 +72,23 @@ static Dpt__RankState *rank_state_for_server(struct dpt_agent *agent, uint32_t l
     return state;
 }
 
+/* One rank reports an outcome for all ranks of the node that have the same one. */
+static Dpt__RankState *without_second_outcome(struct dpt_agent *agent, Dpt__RankState *state)
+{
+    const struct agent_outputs *out = &agent->out;
+    for (uint32_t i = 0; i < state->local_rank; i++) {
+        const Dpt__RankState *other = out->to_server_ranks[i];
+        if (state->outcome.len == 0 || other->outcome.len == 0 || other->phase != state->phase ||
+            other->generation != state->generation || other->outcome_step != state->outcome_step)
+            continue;
+        Dpt__RankState *copy = &agent->out.without_outcome[state->local_rank];
+        *copy = *state;
+        copy->outcome.len = 0;
+        return copy;
+    }
+    return state;
+}
+
 /* Adds the fields that a configured node knows. */
 static void add_configured_state(struct dpt_agent *agent, Dpt__AgentState *state)
 {
@@ -102,7 +119,8 @@ static void add_configured_state(struct dpt_agent *agent, Dpt__AgentState *state
     }
     state->ranks = agent->out.to_server_ranks;
     for (uint32_t i = 0; i < agent->n_ranks && agent->ranks[i].spawn > 0; i++)
-        agent->out.to_server_ranks[state->n_ranks++] = rank_state_for_server(agent, i);
+        agent->out.to_server_ranks[state->n_ranks++] =
+            without_second_outcome(agent, rank_state_for_server(agent, i));
 }
 
 const Dpt__AgentState *dpt_agent_make_state(struct dpt_agent *agent)

@@ -1,6 +1,8 @@
 /* The messages of the server: orders to the ranks, and ends of this node or of the run. */
 #include "worker/agent/core_state.h"
 
+#include "base/hash.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -264,6 +266,20 @@ static bool take_counters(struct dpt_agent *agent, const Dpt__ServerState *messa
     return true;
 }
 
+/* The first message after a change comes at a moment that depends on the node, so that nodes that
+ * are told together do not send together. */
+static void take_pause(struct dpt_agent *agent, const Dpt__ServerState *message)
+{
+    struct agent_server *server = &agent->server;
+    const int64_t most_ms = agent->timing.lease_ms / 4;
+    const int64_t pause_ms = message->heartbeat_ms < most_ms ? message->heartbeat_ms : most_ms;
+    if (pause_ms == server->pause_ms)
+        return;
+    server->pause_ms = pause_ms;
+    const uint64_t hash = dpt_hash128(agent->node.id, strlen(agent->node.id)).lo;
+    server->beat_ms = agent->now_ms + (pause_ms > 0 ? (int64_t)(hash % (uint64_t)pause_ms) : 0);
+}
+
 static void take_order(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     switch (message->phase) {
@@ -293,6 +309,7 @@ static void take_member_message(struct dpt_agent *agent, const Dpt__ServerState 
     if (!take_counters(agent, message))
         return;
     agent->server.phase = message->phase;
+    take_pause(agent, message);
     take_saved_step(agent, message);
     take_last_call(agent, message);
     take_confirmation(agent, message->phase);

@@ -89,6 +89,9 @@ struct agent_server {
     uint64_t seen;         /* newest counter that the server has echoed */
     uint64_t its_counter;  /* counter of the server's newest message */
     uint64_t spec_counter; /* counter of the first message with the spec; 0: none */
+    /* The pause between two messages while nothing happens, as the server wants it, and the time of
+     * the next message. 0: a message with each heartbeat. */
+    int64_t pause_ms, beat_ms;
     bool configure_asked;
     Dpt__ServerPhase phase;
     uint32_t n_nodes;
@@ -184,6 +187,7 @@ struct agent_outputs {
     Dpt__AgentState to_server;
     Dpt__Stamp stamp;
     Dpt__RankState *to_server_ranks[DPT_PROTO_RANKS_MAX];
+    Dpt__RankState without_outcome[DPT_PROTO_RANKS_MAX]; /* copies of reports */
 };
 
 struct dpt_agent {

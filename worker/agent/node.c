@@ -166,7 +166,7 @@ static void fill_spec(struct dpt_node *node)
     spec->wait_ms = (uint32_t)(config->cluster.wait_s * 1000.0);
     spec->drain_ms = (uint32_t)(config->cluster.drain_s * 1000.0);
     spec->max_restarts = (uint32_t)config->cluster.max_restarts;
-    _Static_assert((int)DPT_CONFIG_WORLD_MAX == (int)DPT_PROTO_WORLD_MAX, "a plan names them all");
+    _Static_assert((int)DPT_CONFIG_WORLD_MAX <= (int)DPT_MESH_MAX, "a plan names them all");
     spec->max_world = (uint32_t)dpt_config_world_max(config);
     spec->sharded = dpt_strategy_traits(config).state != DPT_STATE_REPLICATED;
     spec->one_checkpoint_dir = spec->sharded && !config->train.eval_only;

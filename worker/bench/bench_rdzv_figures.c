@@ -1,7 +1,6 @@
 /* The figures of dpt-bench rdzv (bench_rdzv_figures.h). */
 #include "worker/bench/bench_rdzv_figures.h"
 
-#include "base/median.h"
 #include "worker/bench/bench.h"
 
 #include <stdio.h>
@@ -16,7 +15,7 @@ struct rdzv_times rdzv_times_of(double *values, int n)
 {
     if (n == 0)
         return (struct rdzv_times){0};
-    dpt_sort_doubles(values, n);
+    dpt_bench_sort(values, n);
     return (struct rdzv_times){
         .p50 = value_at(values, n, 50), .p99 = value_at(values, n, 99), .max = values[n - 1]};
 }

@@ -23,13 +23,14 @@
 
 #include "base/account.h"
 #include "base/err.h"
+#include "base/world.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 enum {
-    DPT_COMM_WORLD_MAX = 1024,
+    DPT_COMM_WORLD_MAX = DPT_MESH_MAX,
     DPT_COMM_ADDR_BYTES = 128,
     DPT_COMM_NONCE_BYTES = 16,
     DPT_COMM_RUN_BYTES = 64,

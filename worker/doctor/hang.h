@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DPT_HANG_RANKS_MAX = DPT_PROTO_WORLD_MAX, DPT_HANG_BLAMED_MAX = 8 };
+enum { DPT_HANG_RANKS_MAX = DPT_PROTO_STATUS_RANKS_MAX, DPT_HANG_BLAMED_MAX = 8 };
 
 /* One rank, as the server knows it. */
 struct dpt_hang_rank {

@@ -24,8 +24,11 @@ void stage_open(struct stage *stage)
 
 static struct dpt_rdzv *new_server(const struct stage *stage, uint64_t epoch)
 {
-    struct dpt_rdzv_options options = {
-        .epoch = epoch, .now_ms = stage->now_ms, .fresh = stage->fresh};
+    struct dpt_rdzv_options options = {.epoch = epoch,
+                                       .now_ms = stage->now_ms,
+                                       .fresh = stage->fresh,
+                                       .nodes_max = stage->nodes_max,
+                                       .world_max = stage->world_max};
     struct dpt_rdzv *core = NULL;
     struct dpt_err err;
     assert_int_equal(dpt_rdzv_create(&options, &core, &err), DPT_OK);
@@ -113,6 +116,7 @@ static void deliver(struct stage *stage, const struct dpt_rdzv_send *send)
         fake->last_call_ms = message->last_call_ms;
         fake->last_holder = message->last_holder;
         fake->n_nodes = message->n_nodes;
+        fake->heartbeat_ms = message->heartbeat_ms;
         fake->world_step = message->world_step;
         (void)snprintf(fake->only_run, sizeof fake->only_run, "%s", message->only_run);
         if (message->counter_seen > 0)

@@ -27,7 +27,7 @@ struct fake {
     Dpt__ServerPhase phase;
     bool soft, has_spec, last_holder;
     unsigned unknown_fields; /* of the spec */
-    uint32_t n_nodes;
+    uint32_t n_nodes, heartbeat_ms;
     uint64_t generation, counter_seen;
     int64_t grant_step, last_call_ms, world_step;
     char text[DPT_PROTO_TEXT_BYTES], only_run[DPT_PROTO_NAME_BYTES];
@@ -37,7 +37,9 @@ struct fake {
 struct stage {
     struct dpt_rdzv *core;
     struct watch *watch; /* checks every step */
-    bool fresh;          /* option of the next server */
+    /* Options of the next server. */
+    bool fresh;
+    uint32_t nodes_max, world_max;
     int64_t now_ms, deadline_ms;
     struct fake *fakes[FAKES_MAX];
     size_t n_fakes, n_sends;

@@ -1,8 +1,8 @@
 /* Durable state, field by field; records with all they point to. */
 #include "tests/rendezvous/core/kept_view.h"
 
+#include "rendezvous/core/kept.h"
 #include "rendezvous/core/record.h"
-#include "rendezvous/core/run_state.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -49,19 +49,23 @@ static const char *spec_difference(const char *run, const Dpt__RunSpec *a, const
     return NULL;
 }
 
-static const char *nodes_difference(const char *run, const struct kept *a, const struct kept *b)
+static const char *nodes_difference(const struct run *of_a, const struct run *of_b)
 {
+    const char *run = of_a->name;
+    const struct kept *a = &of_a->kept, *b = &of_b->kept;
     SAME_NUMBER(run, a, b, n_nodes);
-    for (size_t i = 0; i < a->n_nodes; i++) {
-        const struct kept_node *x = &a->nodes[i], *y = &b->nodes[i];
+    const struct kept_node *x = a->first, *y = b->first;
+    for (; x != NULL && y != NULL; x = x->after, y = y->after) {
         SAME_TEXT(run, x, y, id);
         SAME_NUMBER(run, x, y, id_hash);
         SAME_NUMBER(run, x, y, incarnation);
         SAME_NUMBER(run, x, y, placed_generation);
         if (memcmp(x->secret, y->secret, sizeof x->secret) != 0)
             return differ("run %s: secrets of node %s", run, x->id);
+        if (dpt_rdzv_find_kept(of_a, x->id) != x || dpt_rdzv_find_kept(of_b, y->id) != y)
+            return differ("run %s: the index does not find member %s", run, x->id);
     }
-    return NULL;
+    return x == NULL && y == NULL ? NULL : differ("run %s: the list of members is cut", run);
 }
 
 static const char *departed_difference(const char *run, const struct membership *a,
@@ -110,7 +114,7 @@ static const char *run_difference(const struct run *a, const struct run *b)
     SAME_NUMBER(run, a, b, kept.failed);
     SAME_TEXT(run, a, b, end_text);
     const char *found = spec_difference(run, &a->spec, &b->spec);
-    found = found != NULL ? found : nodes_difference(run, &a->kept, &b->kept);
+    found = found != NULL ? found : nodes_difference(a, b);
     return found != NULL ? found : departed_difference(run, &a->membership, &b->membership);
 }
 

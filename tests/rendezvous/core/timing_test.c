@@ -54,6 +54,27 @@ static void test_timing_is_printed(void **state)
     assert_non_null(strstr(text, "timeout 5000 ms: heartbeat 100, grace 250, lease 4500"));
 }
 
+/* With few nodes the pause is the heartbeat. It never grows beyond a quarter of the lease. */
+static void test_beat_grows_with_nodes_and_overload(void **state)
+{
+    (void)state;
+    const struct dpt_timing t = dpt_timing_from(5000, 0);
+    assert_int_equal(dpt_timing_beat_ms(&t, 0, 0), t.heartbeat_ms);
+    assert_int_equal(dpt_timing_beat_ms(&t, 800, 0), t.heartbeat_ms);
+    assert_int_equal(dpt_timing_beat_ms(&t, 4000, 0), 500);
+    assert_int_equal(dpt_timing_beat_ms(&t, 10000, 0), t.lease_ms / 4);
+    assert_int_equal(dpt_timing_beat_ms(&t, 8, 1), 2 * t.heartbeat_ms);
+    assert_int_equal(dpt_timing_beat_ms(&t, 8, 3), 8 * t.heartbeat_ms);
+    for (int64_t timeout_ms = DPT_PROTO_TIMEOUT_MS_MIN; timeout_ms <= DPT_PROTO_TIMEOUT_MS_MAX;
+         timeout_ms += 997)
+        for (uint32_t nodes = 1; nodes < UINT32_MAX / 3; nodes *= 3)
+            for (unsigned overload = 0; overload < 70; overload += 7) {
+                const struct dpt_timing each = dpt_timing_from(timeout_ms, 0);
+                const int64_t beat_ms = dpt_timing_beat_ms(&each, nodes, overload);
+                assert_in_range(beat_ms, each.heartbeat_ms, each.lease_ms / 4);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -61,6 +82,7 @@ int main(void)
         cmocka_unit_test(test_timeout_is_clamped),
         cmocka_unit_test(test_drain_follows_boundary),
         cmocka_unit_test(test_timing_is_printed),
+        cmocka_unit_test(test_beat_grows_with_nodes_and_overload),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -431,6 +431,7 @@ const char *watch_step(struct watch *watch, const struct dpt_rdzv *core,
     }
     for (size_t i = 0; i < out->n_sends; i++)
         check_send(watch, core, out->sends[i].message);
+    watch_tally(watch, core);
     watch->ticked = event->kind == DPT_RDZV_EVENT_TICK;
     watch->now_ms = event->now_ms;
     watch->deadline_ms = out->deadline_ms;

@@ -1,6 +1,7 @@
 /* Shared by the files of the watch: what it remembers of nodes and runs.
  *
- *   watch.c       events, records, nodes      watch_plan.c  a plan: its form, its members */
+ *   watch.c        events, records, nodes     watch_plan.c  a plan: its form, its members
+ *   watch_tally.c  counters and lists */
 #ifndef DPT_TESTS_RENDEZVOUS_CORE_WATCH_INTERNAL_H
 #define DPT_TESTS_RENDEZVOUS_CORE_WATCH_INTERNAL_H
 
@@ -33,6 +34,7 @@ struct member {
 
 /* The part of a plan that must be the same for every node. */
 struct seat {
+    bool known; /* a plan that was sent has it */
     uint32_t position, host, node;
     int32_t checkpoint_slot;
     bool takes_state, writes_log;
@@ -52,7 +54,7 @@ struct seen_run {
     /* Of the newest plan that was sent. */
     uint64_t sent_generation;
     char sent_digest[DPT_PROTO_DIGEST_BYTES];
-    int64_t sent_numbers[12];
+    int64_t sent_numbers[11];
     struct seat *seats; /* (n_seats) owned */
     uint32_t n_seats;
 };
@@ -69,6 +71,7 @@ struct seen_nonce {
 
 struct watch {
     bool decodes;
+    uint64_t n_steps;
     uint64_t epoch; /* 0: nothing was sent yet */
     int64_t now_ms;
     int64_t event_ms; /* of the present step */
@@ -91,6 +94,11 @@ struct watch {
 
 /* Notes a broken promise; the first one of a step is kept. */
 void watch_broken(struct watch *watch, const char *fmt, ...) DPT_PRINTF(2, 3);
+
+/* watch_tally.c */
+
+/* Compares the counters, lists and indexes of the machine with a walk over all nodes. */
+void watch_tally(struct watch *watch, const struct dpt_rdzv *core);
 
 /* watch_plan.c */
 

@@ -1,4 +1,5 @@
 /* The watch's checks on plans: their members and their form. */
+#include "rendezvous/proto/links.h"
 #include "tests/rendezvous/core/watch_internal.h"
 
 #include <stdio.h>
@@ -75,14 +76,14 @@ static bool take(uint64_t *seen, uint32_t at)
 
 static void check_seats(struct watch *watch, const Dpt__Plan *plan)
 {
-    uint64_t positions[DPT_PROTO_WORLD_MAX / 64] = {0}, slots[DPT_PROTO_WORLD_MAX / 64] = {0};
-    uint64_t hosts[DPT_PROTO_WORLD_MAX / 64] = {0};
-    uint64_t nodes[DPT_PROTO_WORLD_MAX / 64] = {0};
-    uint32_t host_of[DPT_PROTO_WORLD_MAX] = {0}, node_of[DPT_PROTO_WORLD_MAX] = {0};
+    uint64_t positions[DPT_MESH_MAX / 64] = {0}, slots[DPT_MESH_MAX / 64] = {0};
+    uint64_t hosts[DPT_MESH_MAX / 64] = {0};
+    uint64_t nodes[DPT_MESH_MAX / 64] = {0};
+    uint32_t host_of[DPT_MESH_MAX] = {0}, node_of[DPT_MESH_MAX] = {0};
     uint32_t n_slots = 0, n_hosts = 0, n_runs = 0, n_nodes = 0, n_node_runs = 0, n_take = 0;
     const uint32_t world = plan->world_size - plan->guests;
     if (plan->guests >= plan->world_size || plan->n_ranks != plan->world_size ||
-        plan->world_size > DPT_PROTO_WORLD_MAX) {
+        !dpt_links_are_mesh(plan->world_size)) {
         watch_broken(watch, "a plan of %u ranks lists %zu", plan->world_size, plan->n_ranks);
         return;
     }
@@ -129,7 +130,8 @@ static void check_seats(struct watch *watch, const Dpt__Plan *plan)
 
 static struct seat seat_of(const Dpt__PlanRank *rank)
 {
-    return (struct seat){.position = rank->position,
+    return (struct seat){.known = true,
+                         .position = rank->position,
                          .host = rank->host,
                          .node = rank->node,
                          .takes_state = rank->takes_state,
@@ -164,18 +166,11 @@ static void note_nonce(struct watch *watch, const Dpt__Plan *plan)
 /* Every node gets the same plan. */
 static void check_alike(struct watch *watch, struct seen_run *run, const Dpt__Plan *plan)
 {
-    const int64_t numbers[12] = {plan->world_size,
-                                 plan->n_nodes,
-                                 plan->n_hosts,
-                                 plan->resume_step,
-                                 plan->load_checkpoint,
-                                 plan->checkpoint_writers,
-                                 plan->steps_done_before,
-                                 (int64_t)plan->outcome.len,
-                                 plan->guests,
-                                 (int64_t)plan->state_generation,
-                                 plan->from_seed,
-                                 plan->farewell};
+    const int64_t numbers[11] = {
+        plan->world_size,        plan->n_nodes,         plan->n_hosts,
+        plan->resume_step,       plan->load_checkpoint, plan->checkpoint_writers,
+        plan->steps_done_before, plan->guests,          (int64_t)plan->state_generation,
+        plan->from_seed,         plan->farewell};
     if (plan->generation != run->sent_generation) {
         note_nonce(watch, plan);
         run->sent_generation = plan->generation;
@@ -185,15 +180,19 @@ static void check_alike(struct watch *watch, struct seen_run *run, const Dpt__Pl
         run->n_seats = plan->world_size;
         run->seats = calloc(plan->world_size + 1, sizeof run->seats[0]);
         DPT_ASSERT(run->seats != NULL);
-        for (uint32_t i = 0; i < plan->world_size; i++)
-            run->seats[i] = seat_of(plan->ranks[i]);
     }
     bool alike = strcmp(plan->digest, run->sent_digest) == 0 &&
                  memcmp(numbers, run->sent_numbers, sizeof numbers) == 0 &&
                  run->n_seats == plan->world_size;
-    for (uint32_t i = 0; alike && i < plan->world_size; i++) {
-        struct seat seat = seat_of(plan->ranks[i]);
-        alike = same_seat(&seat, &run->seats[i]);
+    for (size_t i = 0; alike && i < plan->n_ranks; i++) {
+        if (plan->ranks[i]->rank >= plan->world_size) {
+            watch_broken(watch, "a plan of %u ranks lists rank %u", plan->world_size,
+                         plan->ranks[i]->rank);
+            return;
+        }
+        struct seat seat = seat_of(plan->ranks[i]), *seen = &run->seats[plan->ranks[i]->rank];
+        alike = !seen->known || same_seat(&seat, seen);
+        *seen = seat;
     }
     if (!alike)
         watch_broken(watch, "two plans of generation %llu", (unsigned long long)plan->generation);
@@ -201,35 +200,52 @@ static void check_alike(struct watch *watch, struct seen_run *run, const Dpt__Pl
 
 /* The ranks of the receiver are its processes that are members. */
 static void check_own(struct watch *watch, const struct seen_run *run, const struct dpt_rdzv *core,
-                      const Dpt__ServerState *message)
+                      const Dpt__Stamp *stamp, const Dpt__Plan *plan)
 {
-    const Dpt__Stamp *stamp = message->stamp;
-    if (strcmp(run->view.plan_digest, message->plan->digest) != 0)
+    if (strcmp(run->view.plan_digest, plan->digest) != 0)
         watch_broken(watch, "a plan that is not in force is sent to node %s", stamp->node);
-    for (uint32_t i = 0; i < message->plan->world_size; i++) {
-        const Dpt__PlanRank *own = message->plan->ranks[i];
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        const Dpt__PlanRank *own = plan->ranks[i];
         const struct dpt_rdzv_process process = {.run = stamp->run,
                                                  .node = stamp->node,
                                                  .incarnation = stamp->incarnation,
                                                  .local_rank = (uint32_t)own->local_rank,
                                                  .spawn = own->spawn};
-        if (own->local_rank >= 0 && dpt_rdzv_rank_of(core, &process) != (int)i)
+        if (own->local_rank >= 0 && dpt_rdzv_rank_of(core, &process) != (int)own->rank)
             watch_broken(watch, "node %s is told that its process %d (spawn %u) is rank %u",
-                         stamp->node, own->local_rank, own->spawn, i);
+                         stamp->node, own->local_rank, own->spawn, own->rank);
     }
+}
+
+/* The plan as its receiver decodes it: the server writes some fields as encoded bytes. Owned. */
+static Dpt__Plan *decode_plan(const Dpt__Plan *sent)
+{
+    const size_t bytes = dpt__plan__get_packed_size(sent);
+    uint8_t *packed = malloc(bytes + 1);
+    DPT_ASSERT(packed != NULL);
+    (void)dpt__plan__pack(sent, packed);
+    Dpt__Plan *plan = dpt__plan__unpack(NULL, bytes, packed);
+    free(packed);
+    return plan;
 }
 
 void watch_plan(struct watch *watch, struct seen_run *run, const struct dpt_rdzv *core,
                 const Dpt__ServerState *message)
 {
-    const Dpt__Plan *plan = message->plan;
+    Dpt__Plan *plan = decode_plan(message->plan);
+    if (plan == NULL) {
+        watch_broken(watch, "no agent can decode the plan of node %s", message->stamp->node);
+        return;
+    }
     if (plan->generation != message->stamp->generation)
         watch_broken(watch, "a plan of generation %llu in a message of %llu",
                      (unsigned long long)plan->generation,
                      (unsigned long long)message->stamp->generation);
-    check_seats(watch, plan);
-    if (watch->broken[0] != '\0')
-        return;
-    check_alike(watch, run, plan);
-    check_own(watch, run, core, message);
+    if (dpt_links_are_mesh(plan->world_size))
+        check_seats(watch, plan);
+    if (watch->broken[0] == '\0') {
+        check_alike(watch, run, plan);
+        check_own(watch, run, core, message->stamp, plan);
+    }
+    dpt__plan__free_unpacked(plan, NULL);
 }

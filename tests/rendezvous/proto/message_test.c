@@ -437,6 +437,7 @@ static void test_plan_fields(void **state)
     SPOIL_EACH(SERVER, "only_run", f.server.only_run, "../etc",
                (char *)text_of(DPT_PROTO_NAME_BYTES));
     SPOIL(SERVER, "grant_step", f.server.grant_step = -2);
+    SPOIL(SERVER, "heartbeat_ms", f.server.heartbeat_ms = DPT_PROTO_TIMEOUT_MS_MAX + 1);
     SPOIL(TO_RANK, "generation", f.to_rank.generation = 6);
     SPOIL(TO_RANK, "plan", f.to_rank.plan = NULL);
     SPOIL(TO_RANK, "command", f.to_rank.command = (Dpt__RankCommand)9);

@@ -13,7 +13,7 @@
 
 static Dpt__Stamp stamp;
 static Dpt__RankActivity activity;
-static Dpt__RankStatus rank, *ranks[DPT_PROTO_WORLD_MAX + 1];
+static Dpt__RankStatus rank, *ranks[DPT_PROTO_STATUS_RANKS_MAX + 1];
 static Dpt__RunStatus status;
 static Dpt__ServerState server;
 static Dpt__RankState state;
@@ -32,7 +32,7 @@ static void fill(void)
     rank.plan_rank = -1;
     rank.step_applied = -1;
     rank.activity = &activity;
-    for (int i = 0; i <= DPT_PROTO_WORLD_MAX; i++)
+    for (int i = 0; i <= DPT_PROTO_STATUS_RANKS_MAX; i++)
         ranks[i] = &rank;
     dpt__run_status__init(&status);
     status.run = (char *)"demo";
@@ -87,7 +87,7 @@ static void whole_status_is_taken(void **unused)
     struct dpt_err err;
     fill();
     assert_string_equal(refused(&err), "");
-    status.n_ranks = DPT_PROTO_WORLD_MAX;
+    status.n_ranks = DPT_PROTO_STATUS_RANKS_MAX;
     activity.main = DPT__RANK_WORK__WORK_AWAIT_OWN;
     activity.main_unit = INT32_MAX;
     activity.comm_ms = DPT_PROTO_MS_MAX;
@@ -108,7 +108,7 @@ static void spoilt_status_is_refused(void **unused)
     SPOIL("phase_ms", status.phase_ms, -1);
     SPOIL("heartbeat_ms", status.heartbeat_ms, -1);
     SPOIL("cause", status.cause, (char *)"a\nb");
-    SPOIL("ranks", status.n_ranks, DPT_PROTO_WORLD_MAX + 1);
+    SPOIL("ranks", status.n_ranks, DPT_PROTO_STATUS_RANKS_MAX + 1);
     SPOIL("node", rank.node, (char *)"a b");
     SPOIL("host_name", rank.host_name, (char *)"\033[31m");
     SPOIL("local_rank", rank.local_rank, DPT_PROTO_RANKS_MAX);

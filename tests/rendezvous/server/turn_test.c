@@ -190,7 +190,7 @@ static void large_turn_ends_early(void **state)
 {
     (void)state;
     decide(1);
-    for (int i = 0; i < DPT_TURN_HELD_MAX / 2; i++) {
+    for (int i = 0; i < DPT_TURN_FULL; i++) {
         assert_false(dpt_turn_is_full(&turn));
         assert_true(holds(1));
     }
@@ -199,6 +199,19 @@ static void large_turn_ends_early(void **state)
     while (released() != 0)
         continue;
     assert_false(dpt_turn_is_full(&turn));
+}
+
+static void step_that_answers_all_nodes_loses_no_message(void **state)
+{
+    (void)state;
+    int n = 0;
+    decide(1);
+    for (int i = 0; i < DPT_TURN_FULL - 1 + DPT_NODES_MAX; i++)
+        assert_true(holds(1));
+    end_turn(0);
+    while (released() != 0)
+        n++;
+    assert_int_equal(n, DPT_TURN_FULL - 1 + DPT_NODES_MAX);
 }
 
 int main(void)
@@ -210,6 +223,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(long_failure_is_reported_seldom, setup, teardown),
         cmocka_unit_test_setup_teardown(damaged_journal_ends_the_server, setup, teardown),
         cmocka_unit_test_setup_teardown(large_turn_ends_early, setup, teardown),
+        cmocka_unit_test_setup_teardown(step_that_answers_all_nodes_loses_no_message, setup,
+                                        teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

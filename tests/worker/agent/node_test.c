@@ -128,7 +128,7 @@ static void test_extremes(void **state)
                      DPT_OK);
     if (dpt_message_decode_agent_state(packed, bytes, &back, &err) != DPT_OK)
         fail_msg("%s", err.text);
-    assert_int_equal(back->spec->max_world, DPT_PROTO_WORLD_MAX);
+    assert_int_equal(back->spec->max_world, DPT_MESH_MAX);
     dpt_message_free_agent_state(&back);
     dpt_node_destroy(&node);
 }

@@ -1,0 +1,27 @@
+/* Members in the durable state: nodes that were admitted and not removed, with or without a struct
+ * node; and removed incarnations. */
+#ifndef DPT_RENDEZVOUS_CORE_KEPT_H
+#define DPT_RENDEZVOUS_CORE_KEPT_H
+
+#include "rendezvous/core/run_state.h"
+
+/* The node with this id; NULL: none. */
+const struct kept_node *dpt_rdzv_find_kept(const struct run *run, const char *id);
+/* The node that is this process: it has its id, incarnation and secret; NULL: none. */
+const struct kept_node *dpt_rdzv_kept_as(const struct run *run, const Dpt__AgentState *message);
+/* True: the node had a place in the newest plan that ran, or in a later one. */
+bool dpt_rdzv_kept_may_hold_newest(const struct run *run, const struct kept_node *node);
+/* The newest removed incarnation of a node, this one or a later one, that knows the secret; NULL:
+ * none. */
+struct departed *dpt_rdzv_departed_as(struct run *run, uint64_t id_hash, uint64_t incarnation,
+                                      const uint8_t secret[DPT_PROTO_SECRET_BYTES]);
+
+/* ---- for apply.c, which alone changes durable state, and for the end of a run ---- */
+
+/* Adds a node behind the others; NULL: no memory. */
+struct kept_node *dpt_rdzv_kept_add(struct kept *kept, const char *id);
+/* Takes the node out of the list and frees it. */
+void dpt_rdzv_kept_drop(struct kept *kept, struct kept_node *node);
+void dpt_rdzv_kept_fini(struct kept *kept);
+
+#endif

@@ -1,0 +1,89 @@
+/* The places of a plan whose ranks are assigned: hosts, nodes, positions, writers. */
+#include "rendezvous/core/advance.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Numbers hosts and nodes in the order of their lowest rank. False: no memory. */
+static bool number_hosts_and_nodes(struct plan *plan)
+{
+    struct index nodes = {0}, hosts = {0}; /* the first place of each */
+    uint32_t n_nodes = 0;
+    bool has_memory = true;
+    plan->n_hosts = 0;
+    for (uint32_t i = 0; i < plan->world_size && has_memory; i++) {
+        struct place *place = &plan->places[i];
+        const struct place *same = dpt_rdzv_index_find(&nodes, place->node->joined);
+        if (same != NULL) {
+            place->host = same->host;
+            place->node_index = same->node_index;
+            continue;
+        }
+        const uint64_t host = dpt_rdzv_id_hash(place->node->host);
+        same = dpt_rdzv_index_find(&hosts, host);
+        place->host = same != NULL ? same->host : plan->n_hosts++;
+        place->node_index = n_nodes++;
+        has_memory = dpt_rdzv_index_add(&nodes, place->node->joined, place) &&
+                     (same != NULL || dpt_rdzv_index_add(&hosts, host, place));
+    }
+    dpt_rdzv_index_fini(&nodes);
+    dpt_rdzv_index_fini(&hosts);
+    return has_memory;
+}
+
+/* The order of positions: host by host, on a host node by node, on a node by rank. Guests come
+ * last. */
+static int compare_places(const void *a, const void *b)
+{
+    const struct place *x = *(struct place *const *)a, *y = *(struct place *const *)b;
+    const int by_rank = x < y ? -1 : 1;
+    if (x->guest || y->guest)
+        return x->guest == y->guest ? by_rank : y->guest ? -1 : 1;
+    if (x->host != y->host)
+        return x->host < y->host ? -1 : 1;
+    if (x->node_index != y->node_index)
+        return x->node_index < y->node_index ? -1 : 1;
+    return by_rank;
+}
+
+/* False: no memory. */
+static bool assign_positions(struct dpt_rdzv *core, struct plan *plan)
+{
+    struct place **order = dpt_outbox_alloc(&core->out, plan->world_size * sizeof order[0]);
+    if (order == NULL || !number_hosts_and_nodes(plan))
+        return false;
+    for (uint32_t i = 0; i < plan->world_size; i++)
+        order[i] = &plan->places[i];
+    qsort(order, plan->world_size, sizeof order[0], compare_places);
+    for (uint32_t i = 0; i < plan->world_size; i++)
+        order[i]->position = i;
+    return true;
+}
+
+/* In each distinct log folder, the first rank that has this folder writes the logs. Ranks that see
+ * the checkpoint folder of rank 0 write checkpoints. False: no memory. */
+static bool assign_writers(struct plan *plan)
+{
+    const char *folder = plan->places[0].node->checkpoint_dir_id;
+    struct index logs = {0}; /* the writer of each folder */
+    bool has_memory = true;
+    for (uint32_t i = 0; i < plan->world_size - plan->guests && has_memory; i++) {
+        struct place *place = &plan->places[i];
+        const struct node *node = place->node;
+        const uint64_t log = dpt_rdzv_id_hash(node->log_dir_id);
+        place->writes_log = node->log_dir_id[0] != '\0' && dpt_rdzv_index_find(&logs, log) == NULL;
+        if (place->writes_log)
+            has_memory = dpt_rdzv_index_add(&logs, log, place);
+        if (folder[0] != '\0' && strcmp(node->checkpoint_dir_id, folder) == 0)
+            place->checkpoint_slot = (int32_t)plan->checkpoint_writers++;
+    }
+    dpt_rdzv_index_fini(&logs);
+    return has_memory;
+}
+
+bool dpt_rdzv_arrange_places(struct dpt_rdzv *core, struct plan *plan)
+{
+    const bool has_memory = assign_positions(core, plan) && assign_writers(plan);
+    core->out.no_memory = core->out.no_memory || !has_memory;
+    return has_memory;
+}

@@ -1,0 +1,220 @@
+/* Many nodes: joins answer the newcomer alone, an overloaded server lengthens the pause of its
+ * agents, and its limits are options. tests/rendezvous/scale measures. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/rendezvous/core/fake_agent.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static struct stage stage;
+static struct fake a, b, c;
+
+static int setup(void **state)
+{
+    (void)state;
+    stage_open(&stage);
+    fake_init(&a, &stage, "a");
+    fake_init(&b, &stage, "b");
+    fake_init(&c, &stage, "c");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    stage_close(&stage);
+    return 0;
+}
+
+static void test_join_answers_the_newcomer_alone(void **state)
+{
+    (void)state;
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+    assert_int_equal(stage.n_sends, 1);
+    assert_true(b.told && !a.told);
+    fake_say(&a, &stage);
+    assert_int_equal(a.n_nodes, 2); /* the others learn of it with their next message */
+}
+
+/* Nodes that are lost one after the other while a generation is prepared are one change. */
+static void test_second_loss_is_told_to_nobody(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b, &c};
+    fakes_start(&stage, all, 3);
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = c.conn});
+    const int32_t rank_of_c = (int32_t)fake_place(&c)->rank;
+    stage_tick(&stage, 1);
+    fake_loses(&a, &b);
+    fake_say(&a, &stage);
+    const uint64_t generation = stage.view.generation;
+    for (int i = 0; i < 100 && stage.view.nodes > 1; i++) {
+        stage_tick(&stage, 10);
+        assert_int_equal(stage.n_sends, 0);
+        fake_say(&a, &stage);
+    }
+    assert_int_equal(stage.view.nodes, 2); /* nobody accuses c yet */
+    a.ranks[0].suspect = rank_of_c;        /* of the generation that has failed */
+    for (int i = 0; i < 100 && stage.view.nodes > 1; i++) {
+        fake_say(&a, &stage);
+        stage_tick(&stage, 10);
+    }
+    assert_int_equal(stage.view.nodes, 1);
+    assert_int_equal(stage.view.generation, generation);
+}
+
+static void test_backlog_lengthens_the_pause(void **state)
+{
+    (void)state;
+    struct fake *both[] = {&a, &b};
+    fakes_start(&stage, both, 2);
+    assert_int_equal(a.heartbeat_ms, 100);
+    stage_backlog(&stage, 1);
+    fake_say(&a, &stage);
+    assert_int_equal(a.heartbeat_ms, 200);
+    stage_backlog(&stage, 1);
+    fake_say(&a, &stage);
+    assert_int_equal(a.heartbeat_ms, 200); /* agents have had no time to follow */
+    for (int i = 0; i < 40; i++) {
+        stage_backlog(&stage, 400);
+        fake_say(&a, &stage);
+        fake_say(&b, &stage);
+    }
+    assert_int_equal(a.heartbeat_ms, dpt_timing_from(5000, 0).lease_ms / 4);
+    assert_int_equal(stage.view.nodes, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    stage_pass_speaking(&stage, both, 2, 20000);
+    assert_int_equal(a.heartbeat_ms, 100);
+}
+
+static void test_number_of_nodes_is_limited(void **state)
+{
+    (void)state;
+    stage.nodes_max = 2;
+    stage_restart(&stage, 78);
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+    fake_refused(&c, &stage, "2 nodes, the most that this server takes (dpt-rdzv --max-nodes)");
+}
+
+/* Members of the journal come back though the server takes fewer nodes now; a newcomer does not. */
+static void test_members_come_back_to_a_server_with_a_lower_limit(void **state)
+{
+    (void)state;
+    struct fake *both[] = {&a, &b};
+    fakes_start(&stage, both, 2);
+    stage.nodes_max = 1;
+    stage_restart_with_journal(&stage, 78);
+    for (size_t i = 0; i < 2; i++) {
+        both[i]->ranks[0].plan_rank = (int32_t)fake_place(both[i])->rank;
+        fake_say(both[i], &stage);
+    }
+    assert_int_equal(stage.view.nodes, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    fake_refused(&c, &stage, "2 nodes, the most that this server takes (dpt-rdzv --max-nodes)");
+}
+
+enum { LARGE_NODES = DPT_MESH_MAX / DPT_PROTO_RANKS_MAX + 1 };
+
+/* Node `i` of a large run says that its ranks are in `phase`. Each holds a shard of step 7 that no
+ * other rank holds. Returns the size of the plan that is sent, and its guests; 0: none is. */
+static uint32_t large_node_says(int i, uint64_t counter, Dpt__RankPhase phase, uint32_t *ret_guests)
+{
+    static struct fake node;
+    static Dpt__RankState ranks[DPT_PROTO_RANKS_MAX], *list[DPT_PROTO_RANKS_MAX];
+    static Dpt__Shard shards[DPT_PROTO_RANKS_MAX], *held[DPT_PROTO_RANKS_MAX];
+    char id[DPT_PROTO_NAME_BYTES];
+    struct dpt_rdzv_output output;
+    struct dpt_err err;
+    uint32_t world = 0;
+    (void)snprintf(id, sizeof id, "n%d", i);
+    fake_reset(&node, id);
+    node.stamp.run = (char *)"large";
+    node.stamp.generation = phase == DPT__RANK_PHASE__RANK_QUIESCED;
+    node.stamp.epoch = 77;
+    node.spec.max_nodes = LARGE_NODES;
+    node.spec.max_world = DPT_MESH_MAX;
+    node.spec.sharded = true;
+    for (uint32_t k = 0; k < DPT_PROTO_RANKS_MAX; k++) {
+        dpt__shard__init(&shards[k]);
+        shards[k].index = (uint32_t)i * DPT_PROTO_RANKS_MAX + k;
+        shards[k].of = LARGE_NODES * DPT_PROTO_RANKS_MAX;
+        held[k] = &shards[k];
+        ranks[k] = node.ranks[0];
+        ranks[k].local_rank = k;
+        ranks[k].phase = phase;
+        ranks[k].generation = node.stamp.generation;
+        ranks[k].step_applied = 7;
+        ranks[k].shards = &held[k];
+        ranks[k].n_shards = 1;
+        list[k] = &ranks[k];
+    }
+    node.state.ranks = list;
+    node.state.n_ranks = DPT_PROTO_RANKS_MAX;
+    node.state.counter = counter;
+    const struct dpt_rdzv_event event = {.kind = DPT_RDZV_EVENT_MESSAGE,
+                                         .now_ms = stage.now_ms,
+                                         .conn = 5000 + (uint64_t)i,
+                                         .message = &node.state};
+    assert_int_equal(dpt_rdzv_step(stage.core, &event, &output, &err), DPT_OK);
+    for (size_t k = 0; k < output.n_sends; k++)
+        if (output.sends[k].message->plan != NULL) {
+            world = output.sends[k].message->plan->world_size;
+            *ret_guests = output.sends[k].message->plan->guests;
+        }
+    return world;
+}
+
+/* The ranks of a mesh connect each with every other, guests included. So guests make its plan not
+ * larger than a mesh. */
+static void test_guests_make_no_mesh_too_large(void **state)
+{
+    (void)state;
+    uint32_t world = 0, guests = 0;
+    for (int i = 0; i < LARGE_NODES; i++)
+        (void)large_node_says(i, 1, DPT__RANK_PHASE__RANK_STANDBY, &guests);
+    for (int i = 0; i < LARGE_NODES; i++) {
+        assert_int_equal(world, 0);
+        world = large_node_says(i, 2, DPT__RANK_PHASE__RANK_QUIESCED, &guests);
+    }
+    assert_int_equal(world, DPT_MESH_MAX);
+    assert_int_equal(guests, 0);
+}
+
+/* The world has its largest size, and the rest are spares. */
+static void test_number_of_ranks_is_limited(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b, &c};
+    stage.world_max = 2;
+    stage.fresh = true;
+    stage_restart(&stage, 78);
+    fakes_start(&stage, all, 3);
+    assert_int_equal(stage.view.world_size, 2);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+    stage_pass_speaking(&stage, all, 3, 3000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING); /* the spare causes no generation */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_join_answers_the_newcomer_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_second_loss_is_told_to_nobody, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_backlog_lengthens_the_pause, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_number_of_nodes_is_limited, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_members_come_back_to_a_server_with_a_lower_limit,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_guests_make_no_mesh_too_large, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_number_of_ranks_is_limited, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,116 @@
+/* The agent's messages in a run of many nodes: their pause, and one outcome for all ranks of a
+ * node. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/sim/agent_bench.h"
+
+#include <string.h>
+
+enum { SECONDS = 8, HEARTBEATS_A_SECOND = 10 };
+
+/* The number of messages to the server in SECONDS, in which the ranks report steadily. */
+static uint64_t messages_in_peace(struct bench *b)
+{
+    const uint64_t before = b->agent_counter;
+    for (int i = 0; i < SECONDS; i++) {
+        bench_pass(b, 1000);
+        bench_ranks(b, RANK(RUNNING), 1);
+    }
+    return b->agent_counter - before;
+}
+
+static void test_server_sets_the_pause(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    const uint64_t usual = messages_in_peace(b);
+    assert_in_range(usual, HEARTBEATS_A_SECOND * SECONDS - 2, HEARTBEATS_A_SECOND * SECONDS + 2);
+    b->server.heartbeat_ms = 1000;
+    bench_server(b, SERVER(RUNNING), 1);
+    assert_in_range(messages_in_peace(b), SECONDS - 1, SECONDS + 1);
+    b->server.heartbeat_ms = 0;
+    bench_server(b, SERVER(RUNNING), 1);
+    assert_in_range(messages_in_peace(b), usual - 2, usual + 2);
+}
+
+/* A server cannot make a node so silent that its lease ends. */
+static void test_pause_is_at_most_a_quarter_of_the_lease(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.heartbeat_ms = DPT_PROTO_TIMEOUT_MS_MAX;
+    bench_server(b, SERVER(RUNNING), 1);
+    assert_in_range(messages_in_peace(b), SECONDS - 2, SECONDS);
+}
+
+static void test_news_do_not_wait_for_the_pause(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.heartbeat_ms = 1000;
+    bench_server(b, SERVER(RUNNING), 1);
+    bench_pass(b, 1);
+    b->rank.failed_generation = 1;
+    bench_rank(b, 0, RANK(RUNNING), 1);
+    assert_true(b->said);
+    bench_server(b, SERVER(PREPARE), 2);
+    assert_true(b->said);
+}
+
+static size_t outcome_bytes(const struct bench *b, size_t local)
+{
+    return b->out.to_server->ranks[local]->outcome.len;
+}
+
+/* An outcome may have 64 KiB, and all ranks of a node have the same one. */
+static void test_one_rank_reports_the_outcome(void **state)
+{
+    struct bench *b = *state;
+    uint8_t outcome[32] = {7};
+    bench_run(b);
+    bench_server(b, SERVER(PREPARE), 2);
+    b->rank.outcome_step = 4;
+    b->rank.outcome = (ProtobufCBinaryData){sizeof outcome, outcome};
+    bench_ranks(b, RANK(QUIESCED), 2);
+    assert_true(b->said);
+    assert_int_equal(outcome_bytes(b, 0), sizeof outcome);
+    assert_int_equal(outcome_bytes(b, 1), 0);
+    assert_int_equal(b->out.to_server->ranks[1]->outcome_step, 4);
+    bench_rank_exits(b, 0, 1); /* now the other one reports it */
+    assert_true(b->said);
+    assert_int_equal(b->phase[0], RANK(DEAD));
+    assert_int_equal(outcome_bytes(b, 1), sizeof outcome);
+}
+
+static void test_other_outcome_is_reported_too(void **state)
+{
+    struct bench *b = *state;
+    uint8_t outcome[32] = {7};
+    bench_run(b);
+    bench_server(b, SERVER(PREPARE), 2);
+    b->rank.outcome = (ProtobufCBinaryData){sizeof outcome, outcome};
+    b->rank.outcome_step = 3;
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    b->rank.outcome_step = 4;
+    bench_rank(b, 1, RANK(QUIESCED), 2);
+    assert_int_equal(outcome_bytes(b, 0), sizeof outcome);
+    assert_int_equal(outcome_bytes(b, 1), sizeof outcome);
+}
+
+int main(void)
+{
+#define CASE(function) cmocka_unit_test_setup_teardown(function, bench_open, bench_close)
+    const struct CMUnitTest tests[] = {
+        CASE(test_server_sets_the_pause),
+        CASE(test_pause_is_at_most_a_quarter_of_the_lease),
+        CASE(test_news_do_not_wait_for_the_pause),
+        CASE(test_one_rank_reports_the_outcome),
+        CASE(test_other_outcome_is_reported_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
