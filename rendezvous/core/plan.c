@@ -228,20 +228,32 @@ static void assign_positions(struct plan *plan)
             plan->places[i].position += precedes(&plan->places[k], &plan->places[i]);
 }
 
-/* In each distinct log folder, the first rank that has this folder writes the logs. Ranks that see
- * the checkpoint folder of rank 0 write checkpoints. */
+/* In each distinct log folder one rank writes the logs: the first rank that has this folder and the
+ * state, else the first one that has the folder. A rank that receives the state lacks the lines
+ * that the last writer could not append before it died; the others have kept them. */
+static void assign_log_writers(struct plan *plan)
+{
+    const uint32_t world = plan->world_size - plan->guests;
+    for (int takes_state = 0; takes_state <= 1; takes_state++)
+        for (uint32_t i = 0; i < world; i++) {
+            struct place *place = &plan->places[i];
+            const char *folder = place->node->log_dir_id;
+            bool first = folder[0] != '\0' && place->takes_state == takes_state;
+            for (uint32_t k = 0; first && k < world; k++)
+                first = !plan->places[k].writes_log ||
+                        strcmp(plan->places[k].node->log_dir_id, folder) != 0;
+            place->writes_log = place->writes_log || first;
+        }
+}
+
+/* Ranks that see the checkpoint folder of rank 0 write checkpoints. */
 static void assign_writers(struct plan *plan)
 {
     const char *folder = plan->places[0].node->checkpoint_dir_id;
-    for (uint32_t i = 0; i < plan->world_size - plan->guests; i++) {
-        const struct node *node = plan->places[i].node;
-        bool first = node->log_dir_id[0] != '\0';
-        for (uint32_t k = 0; first && k < i; k++)
-            first = strcmp(plan->places[k].node->log_dir_id, node->log_dir_id) != 0;
-        plan->places[i].writes_log = first;
-        if (folder[0] != '\0' && strcmp(node->checkpoint_dir_id, folder) == 0)
+    assign_log_writers(plan);
+    for (uint32_t i = 0; folder[0] != '\0' && i < plan->world_size - plan->guests; i++)
+        if (strcmp(plan->places[i].node->checkpoint_dir_id, folder) == 0)
             plan->places[i].checkpoint_slot = (int32_t)plan->checkpoint_writers++;
-    }
 }
 
 /* ---- nonce, digest, outcome ---- */
