@@ -165,6 +165,32 @@ static struct node *join_run(const struct inquiry *from, struct run *run, struct
     return dpt_rdzv_node_create(run, from->message);
 }
 
+/* True: every node of the run was released or lost with what it had, and the last one released, so
+ * none comes back. A process of the run's user that brings another config begins the next run of
+ * this name: its user has stopped the run to change the config. */
+static bool begins_next_run(const struct inquiry *from, const struct run *run)
+{
+    const struct membership *membership = &run->membership;
+    const Dpt__RunSpec *spec = from->message->spec;
+    const size_t newest = (membership->n_departed - 1) % DEPARTED_MAX;
+    return run->n_nodes == 0 && run->kept.n_nodes == 0 && membership->n_departed > 0 &&
+           membership->departed[newest].released && !dpt_rdzv_is_return_possible(run) &&
+           strcmp(run->spec.user, spec->user) == 0 &&
+           strcmp(run->spec.config_digest, spec->config_digest) != 0;
+}
+
+static void forget_left_run(const struct inquiry *from, const struct run *run)
+{
+    struct dpt_rdzv *core = from->core;
+    dpt_rdzv_log(run, DPT_LOG_INFO,
+                 "run is over: all its nodes have left, and node %s brings another config",
+                 from->message->stamp->node);
+    size_t i = 0;
+    while (core->runs[i] != run)
+        i++;
+    dpt_rdzv_forget_run(core, i);
+}
+
 struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, struct node *former)
 {
     struct run *run = *run_at;
@@ -183,6 +209,10 @@ struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, str
             .phase = DPT__SERVER_PHASE__SERVER_WAITING, .run = run, .with_spec = true};
         dpt_rdzv_answer_outsider(from, &answer);
         return NULL;
+    }
+    if (run != NULL && begins_next_run(from, run)) {
+        forget_left_run(from, run);
+        *run_at = run = NULL;
     }
     if (run == NULL && from->core->n_runs == DPT_RDZV_RUNS_MAX) {
         answer_with_text(from, DPT__SERVER_PHASE__SERVER_REFUSED,

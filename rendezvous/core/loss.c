@@ -9,9 +9,10 @@
 #include <string.h>
 
 enum {
-    SLOW_SHIFT_MAX = 4,        /* the time for a formation doubles at most this often */
-    FAILED_SHIFT_MAX = 6,      /* the pause after a failed formation doubles at most this often */
-    FREE_FAILED_FORMATIONS = 2 /* in a row; each further failure costs a restart */
+    SLOW_SHIFT_MAX = 4,         /* the time for a formation doubles at most this often */
+    FAILED_SHIFT_MAX = 6,       /* the pause after a failed formation doubles at most this often */
+    FREE_FAILED_FORMATIONS = 2, /* in a row; each further failure costs a restart */
+    ACCUSERS_MAX = 8            /* accusing nodes that are considered to be left out */
 };
 
 /* Cut to tenths of a second. */
@@ -302,15 +303,51 @@ static struct node *most_accused_node(const struct run *run)
     return most;
 }
 
+static bool does_accuse(const struct node *node, const struct node *other)
+{
+    for (uint32_t k = 0; k < node->n_ranks; k++) {
+        const struct place *accused = dpt_rdzv_accused_by(&node->ranks[k]);
+        if (accused != NULL && accused->node == other)
+            return true;
+    }
+    return false;
+}
+
+/* True: the other nodes are enough, and hold the newest state. */
+static bool is_dispensable(const struct run *run, struct node *node)
+{
+    const int64_t until_ms = node->excluded_until_ms;
+    node->excluded_until_ms = INT64_MAX;
+    const unsigned groups = dpt_rdzv_admitted_groups(run);
+    node->excluded_until_ms = until_ms;
+    return groups != 0 && (groups & GROUP_EXCLUDED) == 0;
+}
+
+/* The node to be left out. If the most accused node alone holds the newest state, it would take
+ * part though it is excluded, and every formation would fail as before: then a node that accuses it
+ * is left out. NULL: none can be. */
+static struct node *node_to_exclude(const struct run *run)
+{
+    struct node *accused = most_accused_node(run);
+    if (accused == NULL || is_dispensable(run, accused))
+        return accused;
+    int tries = 0;
+    for (size_t i = run->n_nodes; i-- > 0 && tries < ACCUSERS_MAX;) {
+        if (!does_accuse(run->nodes[i], accused))
+            continue;
+        if (is_dispensable(run, run->nodes[i]))
+            return run->nodes[i];
+        tries++;
+    }
+    return NULL;
+}
+
 void dpt_rdzv_exclude_accused(struct run *run)
 {
     if (run->formation.failed < FREE_FAILED_FORMATIONS)
         return;
-    struct node *node = most_accused_node(run);
-    uint32_t others = 0;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        others += run->nodes[i] != node && dpt_rdzv_group_of(run->nodes[i]) == GROUP_STAYING;
-    if (node == NULL || others < dpt_rdzv_min_nodes(run))
+    struct node *node = node_to_exclude(run);
+    if (node == NULL)
         return;
     node->excluded_until_ms = run->core->now_ms + run->timing.exclude_ms;
     dpt_rdzv_log(run, DPT_LOG_WARN,

@@ -60,25 +60,37 @@ static bool assign_positions(struct dpt_rdzv *core, struct plan *plan)
     return true;
 }
 
-/* In each distinct log folder, the first rank that has this folder writes the logs. Ranks that see
- * the checkpoint folder of rank 0 write checkpoints. False: no memory. */
+/* In each distinct log folder one rank writes the logs: the first rank that has this folder and the
+ * state, else the first one that has the folder. A rank that receives the state lacks the lines
+ * that the last writer could not append before it died; the others have kept them. False: no
+ * memory. */
+static bool assign_log_writers(struct plan *plan)
+{
+    const uint32_t world = plan->world_size - plan->guests;
+    struct index logs = {0}; /* the writer of each folder */
+    bool has_memory = true;
+    for (int takes_state = 0; takes_state <= 1; takes_state++)
+        for (uint32_t i = 0; i < world && has_memory; i++) {
+            struct place *place = &plan->places[i];
+            const uint64_t log = dpt_rdzv_id_hash(place->node->log_dir_id);
+            if (place->node->log_dir_id[0] == '\0' || place->takes_state != takes_state ||
+                dpt_rdzv_index_find(&logs, log))
+                continue;
+            place->writes_log = true;
+            has_memory = dpt_rdzv_index_add(&logs, log, place);
+        }
+    dpt_rdzv_index_fini(&logs);
+    return has_memory;
+}
+
+/* Ranks that see the checkpoint folder of rank 0 write checkpoints. False: no memory. */
 static bool assign_writers(struct plan *plan)
 {
     const char *folder = plan->places[0].node->checkpoint_dir_id;
-    struct index logs = {0}; /* the writer of each folder */
-    bool has_memory = true;
-    for (uint32_t i = 0; i < plan->world_size - plan->guests && has_memory; i++) {
-        struct place *place = &plan->places[i];
-        const struct node *node = place->node;
-        const uint64_t log = dpt_rdzv_id_hash(node->log_dir_id);
-        place->writes_log = node->log_dir_id[0] != '\0' && dpt_rdzv_index_find(&logs, log) == NULL;
-        if (place->writes_log)
-            has_memory = dpt_rdzv_index_add(&logs, log, place);
-        if (folder[0] != '\0' && strcmp(node->checkpoint_dir_id, folder) == 0)
-            place->checkpoint_slot = (int32_t)plan->checkpoint_writers++;
-    }
-    dpt_rdzv_index_fini(&logs);
-    return has_memory;
+    for (uint32_t i = 0; folder[0] != '\0' && i < plan->world_size - plan->guests; i++)
+        if (strcmp(plan->places[i].node->checkpoint_dir_id, folder) == 0)
+            plan->places[i].checkpoint_slot = (int32_t)plan->checkpoint_writers++;
+    return assign_log_writers(plan);
 }
 
 bool dpt_rdzv_arrange_places(struct dpt_rdzv *core, struct plan *plan)

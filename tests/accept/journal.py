@@ -13,7 +13,7 @@ from cluster import ROOT, Cluster, ClusterError, bin_dir, checkpoint_hash, wait_
 
 NODES, STEPS, EVERY = "abcd", 400, 10
 KILLS, KILLS_OF_A_RUN = 300, 6
-SEEDS, SEEDS_EACH_RECORD = 100_000, 200
+SEEDS, SEEDS_NET, SEEDS_EACH_RECORD = 100_000, 20_000, 200
 WAIT_S = 180
 MOMENTS = ("any", "formation", "grant", "end")
 
@@ -141,9 +141,10 @@ def simulate(line, *args):
 
 
 def simulated(line):
-    """100,000 seeds of the simulator whose server has a journal; 200 seeds with a crash at each of their records."""
-    for args, seeds in ((["--journal"], line.repeat(SEEDS)), (["--each-record"], line.repeat(SEEDS_EACH_RECORD))):
-        ran, failed = simulate(line, *args, "--seeds", 1 + line.seed * 1_000_000, seeds)
+    """100,000 seeds of the simulator whose server has a journal; 20,000 with one-way partitions, split networks, slow
+    agents, clocks that differ and jump; 200 seeds with a crash at each of their records."""
+    for args, seeds in ((["--journal"], SEEDS), (["--net"], SEEDS_NET), (["--each-record"], SEEDS_EACH_RECORD)):
+        ran, failed = simulate(line, *args, "--seeds", 1 + line.seed * 1_000_000, line.repeat(seeds))
         line.show(f"failures in {ran} seeds, {args[0]}", failed, "0", failed == 0)
 
 

@@ -94,13 +94,31 @@ def test_with_and_without_the_journal(make_cluster, tmp_path, slow):
     cluster.server.kill()
     cluster.restart_server(args=["--state-dir", "none"])
     cluster.server.wait_log("adopted generation 1 of an earlier server", 20 * slow)
-    kill_a_rank(min((a, b), key=printed_step))  # not the rank that writes the log
+    kill_a_rank(max((a, b), key=printed_step))  # the rank that writes the log
     newest = cluster.server.wait_log(r"generation ([2-9]) runs", 30 * slow)[1]
     cluster.wait_step(cluster.step() + 3, 30 * slow)  # now the nodes know that it runs
     cluster.server.kill()
     cluster.restart_server()
     cluster.server.wait_log(f"adopted generation {newest} of an earlier server", 20 * slow)
     assert [worker.wait(120 * slow) for worker in (a, b)] == [0, 0], cluster.log_tails()
+    check_undisturbed(cluster, tmp_path, slow)
+
+
+def test_lines_of_a_dead_writer(make_cluster, tmp_path, slow):
+    """The rank that writes the log dies without a server, with lines in its memory. The process that takes its rank has
+    no copy of them, so the other rank completes the log."""
+    cluster = make_cluster(sets=make_sets(slow), shared_dirs=True, journal=True)
+    cluster.start_server()
+    a, b = (cluster.start_worker(node) for node in "ab")
+    cluster.wait_step(10, 60 * slow)
+    cluster.server.kill()
+    logged = cluster.step()
+    wait_until("lines wait", lambda: max(map(printed_step, (a, b))) >= logged + 20, 60 * slow, cluster.log_tails)
+    assert cluster.step() < logged + 20
+    kill_a_rank(max((a, b), key=printed_step))
+    cluster.restart_server()
+    cluster.server.wait_log(r"generation [2-9] runs", SOON_S * slow)
+    assert [worker.wait(60 * slow) for worker in (a, b)] == [0, 0], cluster.log_tails()
     check_undisturbed(cluster, tmp_path, slow)
 
 

@@ -1,5 +1,5 @@
 /* What goes wrong, and when: drawn from the seed. */
-#include "tests/sim/sim.h"
+#include "tests/sim/faults.h"
 
 #include <stdlib.h>
 
@@ -52,10 +52,12 @@ void profile_random(struct rng *rng, struct profile *ret)
         ret->outage_ms = rng_range(rng, 1000, 10 * dpt_timing_from(ret->timeout_ms, 0).join_ms);
 }
 
-void profile_big(struct rng *rng, struct profile *ret)
+void profile_big(struct rng *rng, int machines, struct profile *ret)
 {
     profile_random(rng, ret);
     ret->machines = (int)rng_range(rng, 200, 300);
+    if (machines > 0)
+        ret->machines = machines < MACHINES_MAX ? machines : MACHINES_MAX;
     ret->ranks = 1;
     ret->min_nodes = ret->machines / 2;
     ret->max_nodes = ret->machines;
@@ -142,6 +144,7 @@ void faults_plan(struct sim *sim)
     }
     if (profile->outage_ms > 0)
         plan_outage(sim);
+    net_faults_plan(sim);
 }
 
 void fault_at_end(struct sim *sim, int machine, uint32_t local)
@@ -161,15 +164,15 @@ void fault_at_end(struct sim *sim, int machine, uint32_t local)
                       .at_ms = fault->at_ms, .kind = EV_FAULT, .machine = -1, .number = index});
 }
 
-static void later(struct sim *sim, int64_t after_ms, enum event_kind kind, int machine,
-                  uint64_t life)
+void fault_later(struct sim *sim, int64_t after_ms, enum event_kind kind, int machine,
+                 uint64_t life)
 {
     sim_push(sim,
              (struct event){
                  .at_ms = sim->now_ms + after_ms, .kind = kind, .machine = machine, .life = life});
 }
 
-static void stop_machine(struct sim *sim, const struct fault *fault, bool with_ranks)
+void fault_stop_machine(struct sim *sim, const struct fault *fault, bool with_ranks)
 {
     struct machine *m = &sim->machines[fault->machine];
     if (m->agent == NULL || m->stopped)
@@ -178,7 +181,7 @@ static void stop_machine(struct sim *sim, const struct fault *fault, bool with_r
     for (int i = 0; with_ranks && i < LOCALS_MAX; i++)
         if (m->procs[i] != NULL && m->procs[i]->alive)
             m->procs[i]->stopped = true;
-    later(sim, fault->length_ms, EV_MACHINE_CONT, fault->machine, m->life);
+    fault_later(sim, fault->length_ms, EV_MACHINE_CONT, fault->machine, m->life);
 }
 
 static void stop_rank(struct sim *sim, const struct fault *fault, struct proc *proc)
@@ -204,25 +207,25 @@ static void stop_server(struct sim *sim, const struct fault *fault, bool crash)
         sim->host->crash_before_persist = rng_chance(&sim->host->nonces, 300);
     } else if (crash) {
         server_crash(sim);
-        later(sim, length_ms, EV_SERVER_START, -1, 0);
+        fault_later(sim, length_ms, EV_SERVER_START, -1, 0);
     } else {
         server_stop(sim);
-        later(sim, length_ms, EV_SERVER_CONT, -1, sim->server_life);
+        fault_later(sim, length_ms, EV_SERVER_CONT, -1, sim->server_life);
     }
 }
 
 /* Cut off from the server. A client whose heartbeats stop coming back replaces its socket; the
  * server learns of the old one's end when the net is whole again. */
-static void partition(struct sim *sim, const struct fault *fault)
+void fault_partition(struct sim *sim, const struct fault *fault)
 {
     struct machine *m = &sim->machines[fault->machine];
     if (m->partitioned)
         return;
     m->partitioned = true;
-    later(sim, fault->length_ms, EV_HEAL_NETWORK, fault->machine, 0);
+    fault_later(sim, fault->length_ms, EV_HEAL_NETWORK, fault->machine, 0);
     if (fault->length_ms < sim->profile.timeout_ms / 2 || m->agent == NULL || m->conn == 0)
         return;
-    later(sim, sim->profile.timeout_ms / 2, EV_AGENT_DOWN, fault->machine, m->life);
+    fault_later(sim, sim->profile.timeout_ms / 2, EV_AGENT_DOWN, fault->machine, m->life);
     sim_push(sim, (struct event){.at_ms = sim->now_ms + fault->length_ms + 5,
                                  .kind = EV_SERVER_BROKEN,
                                  .machine = -1,
@@ -234,7 +237,7 @@ static void deafen(struct sim *host, const struct fault *fault)
 {
     for (struct sim *sim = host; sim != NULL; sim = sim->beside)
         for (int i = 0; i < sim->profile.machines; i++)
-            partition(sim, &(struct fault){.machine = i, .length_ms = fault->length_ms});
+            fault_partition(sim, &(struct fault){.machine = i, .length_ms = fault->length_ms});
 }
 
 static const char *const fault_names[FAULT_COUNT] = {
@@ -247,8 +250,8 @@ static const char *const fault_names[FAULT_COUNT] = {
 static bool is_of_server(enum fault_kind kind)
 {
     return kind == FAULT_CRASH_SERVER || kind == FAULT_STOP_SERVER ||
-           kind == FAULT_OVERLOAD_SERVER || kind == FAULT_DEAFEN_SERVER || kind == FAULT_OUTAGE ||
-           kind == FAULT_PARTITION;
+           kind == FAULT_OVERLOAD_SERVER || kind == FAULT_DEAFEN_SERVER ||
+           kind == FAULT_PARTITION || kind >= FAULT_OUTAGE;
 }
 
 /* A client that is refused speaks again some time after that is over. */
@@ -275,8 +278,8 @@ void fault_strike(struct sim *sim, const struct fault *fault)
     struct proc *proc = m->procs[fault->local];
     bool has_rank = proc != NULL && proc->alive;
     sim_say(sim, "FAULT %s %s.%u %lld ms",
-            fault->kind == FAULT_OUTAGE ? "outage" : fault_names[fault->kind], m->id, fault->local,
-            (long long)fault->length_ms);
+            fault->kind < FAULT_COUNT ? fault_names[fault->kind] : net_fault_name(fault->kind),
+            m->id, fault->local, (long long)fault->length_ms);
     sim->host->server_hurt = sim->host->server_hurt || is_of_server(fault->kind);
     note_fault(sim, m, fault);
     sim->host->server_hit =
@@ -286,7 +289,7 @@ void fault_strike(struct sim *sim, const struct fault *fault)
     case FAULT_KILL_AGENT:
         if (m->agent != NULL) {
             machine_kill(sim, fault->machine);
-            later(sim, fault->length_ms, EV_MACHINE_START, fault->machine, 0);
+            fault_later(sim, fault->length_ms, EV_MACHINE_START, fault->machine, 0);
         }
         break;
     case FAULT_KILL_RANK:
@@ -296,7 +299,7 @@ void fault_strike(struct sim *sim, const struct fault *fault)
         break;
     case FAULT_STOP_MACHINE:
     case FAULT_STOP_AGENT:
-        stop_machine(sim, fault, fault->kind == FAULT_STOP_MACHINE);
+        fault_stop_machine(sim, fault, fault->kind == FAULT_STOP_MACHINE);
         break;
     case FAULT_STOP_RANK:
         if (has_rank)
@@ -314,9 +317,9 @@ void fault_strike(struct sim *sim, const struct fault *fault)
         m->told_life = m->life;
         m->rescues = false;
         m->told_ms = sim->now_ms;
-        later(sim, 0, EV_AGENT_SIGNAL, fault->machine, m->life);
+        fault_later(sim, 0, EV_AGENT_SIGNAL, fault->machine, m->life);
         if (fault->kind == FAULT_LEAVE_TWICE)
-            later(sim, 100, EV_AGENT_SIGNAL, fault->machine, m->life);
+            fault_later(sim, 100, EV_AGENT_SIGNAL, fault->machine, m->life);
         break;
     case FAULT_CRASH_SERVER:
     case FAULT_STOP_SERVER:
@@ -332,20 +335,20 @@ void fault_strike(struct sim *sim, const struct fault *fault)
         server_outage(sim, fault->length_ms);
         break;
     case FAULT_PARTITION:
-        partition(sim, fault);
+        fault_partition(sim, fault);
         break;
     case FAULT_BLIP:
         if (m->agent != NULL && m->conn != 0) {
             net_break(sim, fault->machine);
-            later(sim, 1, EV_AGENT_DOWN, fault->machine, m->life);
+            fault_later(sim, 1, EV_AGENT_DOWN, fault->machine, m->life);
         }
         break;
     case FAULT_REFUSE:
         if (m->agent != NULL && m->conn != 0 && !m->partitioned) {
             net_break(sim, fault->machine);
             m->partitioned = true;
-            later(sim, 1, EV_AGENT_DOWN, fault->machine, m->life);
-            later(sim, fault->length_ms, EV_HEAL_NETWORK, fault->machine, 0);
+            fault_later(sim, 1, EV_AGENT_DOWN, fault->machine, m->life);
+            fault_later(sim, fault->length_ms, EV_HEAL_NETWORK, fault->machine, 0);
         }
         break;
     case FAULT_SLOW:
@@ -363,6 +366,6 @@ void fault_strike(struct sim *sim, const struct fault *fault)
         server_meet_stranger(sim, fault->machine);
         break;
     default:
-        DPT_ASSERT(false);
+        DPT_ASSERT(net_fault_strike(sim, fault));
     }
 }

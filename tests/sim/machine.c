@@ -122,14 +122,14 @@ void machine_start(struct sim *sim, int machine)
     m->stopped = m->ended = m->said_unsaved = false;
     m->ending = false;
     m->held_at_end = m->exit_code = -1;
-    m->heard_ms = sim->now_ms;
+    m->heard_ms = sim->now_ms + m->clock_ms;
     m->known_saved = 0;
     struct dpt_agent_options options = {.run = sim->run,
                                         .node = m->id,
                                         .software = "dpt sim",
                                         .incarnation = m->incarnation,
                                         .timeout_ms = sim->profile.timeout_ms,
-                                        .now_ms = sim->now_ms};
+                                        .now_ms = sim->now_ms + m->clock_ms};
     struct dpt_err err;
     if (dpt_agent_create(&options, &m->agent, &err) != DPT_OK) {
         sim_fail(sim, "%s", err.text);
@@ -189,7 +189,7 @@ static void on_exit_action(struct sim *sim, int machine, const struct dpt_agent_
     const bool lost = m->exit_code == DPT_EXIT_EXPELLED && m->said_unsaved;
     const bool no_server = (m->exit_code == DPT_EXIT_SERVER || (lost && !view.leaving)) &&
                            sim->host->server_hurt &&
-                           sim->now_ms - m->heard_ms >= view.timing.join_ms;
+                           sim->now_ms + m->clock_ms - m->heard_ms >= view.timing.join_ms;
     const bool failed = m->exit_code == DPT_EXIT_FAILED && sim->failed;
     if (m->exit_code != DPT_EXIT_DONE && m->exit_code != DPT_EXIT_EXPELLED && !no_server && !failed)
         sim_fail(sim, "%s ends with code %d: %s", m->id, m->exit_code, m->exit_text);
@@ -239,7 +239,7 @@ static void note_held(struct machine *m)
 static void agent_step(struct sim *sim, int machine, struct dpt_agent_event event)
 {
     struct machine *m = &sim->machines[machine];
-    event.now_ms = sim->now_ms;
+    event.now_ms = sim->now_ms + m->clock_ms;
     struct dpt_agent_output output;
     struct dpt_err err;
     if (dpt_agent_step(m->agent, &event, &output, &err) != DPT_OK) {
@@ -285,8 +285,9 @@ static void agent_step(struct sim *sim, int machine, struct dpt_agent_event even
         on_exit_action(sim, machine, exit_action);
         return;
     }
-    if (m->tick_ms <= sim->now_ms || output.deadline_ms < m->tick_ms) {
-        m->tick_ms = output.deadline_ms;
+    const int64_t due_ms = output.deadline_ms - m->clock_ms;
+    if (m->tick_ms <= sim->now_ms || due_ms < m->tick_ms) {
+        m->tick_ms = due_ms;
         sim_push(sim, (struct event){.at_ms = m->tick_ms,
                                      .kind = EV_AGENT_TICK,
                                      .machine = machine,
@@ -320,7 +321,7 @@ static void note_word(struct sim *sim, struct machine *m, const Dpt__ServerState
                       bool is_taken)
 {
     if (is_taken) /* one that ends hears no more: an answer that comes then is too late */
-        m->heard_ms = sim->now_ms;
+        m->heard_ms = sim->now_ms + m->clock_ms;
     if (message->saved_step > m->known_saved)
         m->known_saved = message->saved_step;
     if (message->phase == DPT__SERVER_PHASE__SERVER_DONE)
@@ -374,7 +375,7 @@ static void connect_or_retry(struct sim *sim, int machine)
     struct machine *m = &sim->machines[machine];
     if (m->conn != 0)
         return;
-    if (sim->core == NULL || m->partitioned) {
+    if (sim->core == NULL || m->partitioned || m->mute || m->deaf) {
         net_connect(sim, machine, rng_range(&sim->rng, 50, 300));
         return;
     }
@@ -390,7 +391,9 @@ void machine_event(struct sim *sim, const struct event *event)
         return;
     }
     if (event->kind == EV_HEAL_NETWORK) {
-        m->partitioned = false;
+        m->partitioned = m->mute = m->deaf = false;
+        if (event->machine == sim->split_at)
+            sim->split_at = 0;
         return;
     }
     if (m->agent == NULL || event->life != m->life)

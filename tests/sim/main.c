@@ -1,11 +1,13 @@
-/* dpt_sim [--seed N] [--seeds FIRST COUNT] [--big] [--journal | --no-journal] [--each-record]
- *         [--crash-at RECORD [--lost]] [--verbose]
+/* dpt_sim [--seed N] [--seeds FIRST COUNT] [--big | --nodes N] [--net] [--journal | --no-journal]
+ *         [--each-record] [--crash-at RECORD [--lost]] [--verbose]
  * Runs seeds; the exit code is the verdict, a failing seed is named with the line to replay it.
  * In half of the seeds the server has a journal (--journal: in all).
+ * --big: 200 to 300 machines of one rank; --nodes: so many.
+ * --net: also one-way partitions, split networks, slow agents, clocks that differ and jump.
  * --crash-at: the server crashes in the step of this record, after it is durable and before a
  * message leaves (--lost: before it is durable). --each-record: each seed is run once for each of
  * its records, with a crash there. */
-#include "tests/sim/sim.h"
+#include "tests/sim/faults.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +42,8 @@ static void count_had(const struct sim *sim, struct had *had)
 }
 
 struct how {
-    bool big, verbose, each_record, crash_before_persist;
+    int nodes; /* 0: drawn */
+    bool big, net, verbose, each_record, crash_before_persist;
     enum { JOURNAL_DRAWN, JOURNAL_ALWAYS, JOURNAL_NEVER } journal;
     uint64_t crash_at_record;
 };
@@ -62,9 +65,14 @@ static void print_failed(uint64_t seed, const struct how *how, const struct sim 
     const char *journal = how->journal == JOURNAL_ALWAYS  ? " --journal"
                           : how->journal == JOURNAL_NEVER ? " --no-journal"
                                                           : "";
-    printf("seed %llu%s FAILED %s\n  replay: dpt_sim%s%s --seed %llu%s --verbose\n",
+    char size[32] = "";
+    if (how->nodes > 0)
+        (void)snprintf(size, sizeof size, " --nodes %d", how->nodes);
+    else if (how->big)
+        (void)snprintf(size, sizeof size, " --big");
+    printf("seed %llu%s FAILED %s\n  replay: dpt_sim%s%s%s --seed %llu%s --verbose\n",
            (unsigned long long)seed, how->big ? " (big)" : "", sim->failure, journal, crash,
-           (unsigned long long)seed, how->big ? " --big" : "");
+           how->net ? " --net" : "", (unsigned long long)seed, size);
 }
 
 /* *ret_records: the number of records that the servers have made. */
@@ -75,12 +83,14 @@ static bool run_seed(uint64_t seed, const struct how *how, struct sim *ret_total
     struct profile profile, beside;
     const bool big = how->big;
     if (big)
-        profile_big(&rng, &profile);
+        profile_big(&rng, how->nodes, &profile);
     else
         profile_random(&rng, &profile);
     profile.has_journal = draws_journal(seed, how);
     profile.crash_at_record = how->crash_at_record;
     profile.crash_before_persist = how->crash_before_persist;
+    struct rng net = {~seed}; /* its own: moves no other draw */
+    profile.n_net_faults = how->net ? (int)rng_range(&net, 1, 6) : 0;
     struct sim *sim = sim_create(seed, &profile, how->verbose, NULL);
     if (!big && seed % 4 == 0) {
         profile_beside(&rng, &profile, &beside);
@@ -155,6 +165,11 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--big") == 0) {
             how.big = true;
+        } else if (strcmp(argv[i], "--nodes") == 0 && i + 1 < argc) {
+            how.big = true;
+            how.nodes = (int)strtol(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--net") == 0) {
+            how.net = true;
         } else if (strcmp(argv[i], "--verbose") == 0) {
             how.verbose = true;
         } else if (strcmp(argv[i], "--journal") == 0) {
@@ -176,7 +191,8 @@ int main(int argc, char **argv)
             count = strtoull(argv[++i], NULL, 10);
         } else {
             fprintf(stderr,
-                    "usage: dpt_sim [--seed N | --seeds FIRST COUNT] [--big] [--journal | "
+                    "usage: dpt_sim [--seed N | --seeds FIRST COUNT] [--big | --nodes N] [--net] "
+                    "[--journal | "
                     "--no-journal] [--each-record | --crash-at RECORD [--lost]] [--verbose]\n");
             return 2;
         }

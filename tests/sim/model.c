@@ -2,7 +2,7 @@
  * heals, finishes. Its "weights" are a hash chain over the steps, so that a step lost, repeated or
  * applied twice shows. What ranks do together is in model_group.c,
  * what they report in model_report.c. */
-#include "tests/sim/sim.h"
+#include "tests/sim/faults.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -223,7 +223,7 @@ static void take_go(struct sim *sim, struct proc *proc, uint64_t generation)
 
 static bool may_write(const struct sim *sim, const struct proc *proc)
 {
-    return sim->now_ms < proc->lease_until_ms;
+    return sim->now_ms + sim->machines[proc->machine].clock_ms < proc->lease_until_ms;
 }
 
 static void try_commit(struct sim *sim, struct proc *proc)
@@ -272,11 +272,12 @@ static void append_line(struct sim *sim, struct proc *proc, const struct log_lin
                  (long long)group->superseded_ms);
 }
 
-static bool may_append(const struct sim *sim, const struct proc *proc, int64_t made_ms)
+static bool may_append(const struct sim *sim, const struct proc *proc, int64_t made_clock_ms)
 {
     const int64_t grace_ms = dpt_timing_from(sim->profile.timeout_ms, 0).grace_ms;
+    const int64_t now_ms = sim->now_ms + sim->machines[proc->machine].clock_ms;
     return may_write(sim, proc) &&
-           (made_ms <= proc->confirmed_ms || sim->now_ms < proc->confirmed_ms + grace_ms);
+           (made_clock_ms <= proc->confirmed_ms || now_ms < proc->confirmed_ms + grace_ms);
 }
 
 /* Lines of a generation that has ended are for the writer of the next one. */
@@ -284,7 +285,7 @@ static void flush_log(struct sim *sim, struct proc *proc)
 {
     int n = 0;
     while (n < proc->n_lines && proc->lines[n].group == proc->group &&
-           may_append(sim, proc, proc->lines[n].made_ms)) {
+           may_append(sim, proc, proc->lines[n].made_clock_ms)) {
         if (proc->log_stalled && log_of(sim, proc)->lines != proc->log_end) {
             n = proc->n_lines; /* another world has written: they go to the node's own file */
             sim->foreign_logs++;
@@ -306,7 +307,10 @@ static void write_log(struct sim *sim, struct proc *proc)
     if (proc->n_lines == LINES_MAX)
         memmove(proc->lines, proc->lines + 1, (size_t)--proc->n_lines * sizeof proc->lines[0]);
     proc->lines[proc->n_lines++] =
-        (struct log_line){.group = proc->group, .step = proc->step, .made_ms = sim->now_ms};
+        (struct log_line){.group = proc->group,
+                          .step = proc->step,
+                          .made_ms = sim->now_ms,
+                          .made_clock_ms = sim->now_ms + sim->machines[proc->machine].clock_ms};
     flush_log(sim, proc);
     sim->held_lines += proc->n_lines > 0;
     sim->fenced_writes += !may_write(sim, proc);

@@ -120,6 +120,19 @@ static bool is_together(const struct proc *proc)
            proc->stage == RS_REDUCING || proc->stage == RS_FINISHING || proc->stage == RS_SAVING;
 }
 
+static void tell_break(struct sim *sim, const struct group *group, const struct proc *peer,
+                       int64_t longest_ms, int suspect)
+{
+    sim_push(sim, (struct event){.at_ms = sim_delay(sim, 1, longest_ms),
+                                 .kind = EV_RANK_BROKEN,
+                                 .machine = peer->machine,
+                                 .life = peer->life,
+                                 .local = peer->local,
+                                 .spawn = peer->spawn,
+                                 .token = group->generation,
+                                 .number = suspect});
+}
+
 void group_leave(struct sim *sim, struct proc *proc)
 {
     struct group *group = proc->group;
@@ -137,14 +150,48 @@ void group_leave(struct sim *sim, struct proc *proc)
         struct proc *peer = group->members[i];
         if (peer == NULL || !peer->alive || !is_together(peer))
             continue;
-        sim_push(sim, (struct event){.at_ms = sim_delay(sim, 1, 60),
-                                     .kind = EV_RANK_BROKEN,
-                                     .machine = peer->machine,
-                                     .life = peer->life,
-                                     .local = peer->local,
-                                     .spawn = peer->spawn,
-                                     .token = group->generation,
-                                     .number = group->culprit});
+        tell_break(sim, group, peer, 60, group->culprit);
+    }
+}
+
+bool group_is_apart(const struct sim *sim, int a, int b)
+{
+    const struct profile *profile = &sim->profile;
+    return (a == profile->bad_pair_a && b == profile->bad_pair_b) ||
+           (b == profile->bad_pair_a && a == profile->bad_pair_b) ||
+           (sim->split_at > 0 && (a < sim->split_at) != (b < sim->split_at));
+}
+
+/* The rank of a member that `proc` cannot reach; -1: none. */
+static int rank_out_of_reach(const struct sim *sim, const struct group *group,
+                             const struct proc *proc)
+{
+    for (uint32_t i = 0; i < group->world; i++)
+        if (group->members[i] != NULL &&
+            group_is_apart(sim, group->members[i]->machine, proc->machine))
+            return (int)i;
+    return -1;
+}
+
+void group_split(struct sim *sim)
+{
+    for (size_t g = 0; g < sim->n_groups; g++) {
+        struct group *group = sim->groups[g];
+        bool is_split = false;
+        for (uint32_t i = 0; !group->broken && !group->finished && i < group->world; i++) {
+            const struct proc *proc = group->members[i];
+            if (proc == NULL || !proc->alive)
+                continue;
+            const int suspect = rank_out_of_reach(sim, group, proc);
+            /* A rank that applies a step looks at group->broken afterwards. */
+            if (suspect >= 0 && is_together(proc))
+                tell_break(sim, group, proc, sim->profile.timeout_ms, suspect);
+            is_split = is_split || suspect >= 0;
+        }
+        /* No step completes any more. A member that knows nothing of the split hears of it from its
+         * peers. */
+        group->culprit = is_split ? -1 : group->culprit;
+        group->broken = group->broken || is_split;
     }
 }
 
@@ -220,11 +267,7 @@ static void all_arrived(struct sim *sim, struct group *group)
     for (uint32_t i = 0; i < group->world; i++)
         for (uint32_t k = 0; k < group->world; k++) {
             struct proc *a = group->members[i], *b = group->members[k];
-            bool bad =
-                a->machine == sim->profile.bad_pair_a && b->machine == sim->profile.bad_pair_b;
-            bool mirrored =
-                b->machine == sim->profile.bad_pair_a && a->machine == sim->profile.bad_pair_b;
-            if (!bad && !mirrored)
+            if (!group_is_apart(sim, a->machine, b->machine))
                 continue;
             sim_push(sim, (struct event){.at_ms = sim_delay(sim, 20, 200),
                                          .kind = EV_RANK_BROKEN,

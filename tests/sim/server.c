@@ -1,5 +1,5 @@
 /* The server process and the network between it and the agents. */
-#include "tests/sim/sim.h"
+#include "tests/sim/faults.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -84,7 +84,7 @@ void net_to_server(struct sim *sim, int machine, const Dpt__AgentState *message)
         return;
     struct event event = {.kind = EV_SERVER_MESSAGE, .machine = -1, .conn = m->conn};
     event.data = pack_sim_message(sim, &message->base, &event.bytes);
-    transmit(sim, &event, m->partitioned);
+    transmit(sim, &event, m->partitioned || m->mute);
 }
 
 static void net_to_agent(struct sim *host, uint64_t conn, const Dpt__ServerState *message)
@@ -96,7 +96,7 @@ static void net_to_agent(struct sim *host, uint64_t conn, const Dpt__ServerState
     struct event event = {.kind = EV_AGENT_MESSAGE, .machine = (int)(m - sim->machines)};
     event.life = m->life;
     event.data = pack_sim_message(sim, &message->base, &event.bytes);
-    transmit(sim, &event, m->partitioned);
+    transmit(sim, &event, m->partitioned || m->deaf);
 }
 
 void net_connect(struct sim *sim, int machine, int64_t after_ms)
@@ -112,7 +112,7 @@ void net_break(struct sim *sim, int machine)
     struct machine *m = &sim->machines[machine];
     if (m->conn == 0)
         return;
-    if (!m->partitioned)
+    if (!m->partitioned && !m->mute)
         sim_push(sim, (struct event){.at_ms = sim_delay(sim, 1, 5),
                                      .kind = EV_SERVER_BROKEN,
                                      .machine = -1,
@@ -128,7 +128,9 @@ void server_start(struct sim *sim)
     sim->server_life++;
     sim->epoch = rng_next(&sim->rng) | 1;
     sim->nonces.state = rng_next(&sim->rng);
-    struct dpt_rdzv_options options = {.epoch = sim->epoch, .now_ms = sim->now_ms};
+    net_server_clock_begin(sim);
+    struct dpt_rdzv_options options = {.epoch = sim->epoch,
+                                       .now_ms = sim->now_ms + sim->server_clock_ms};
     struct dpt_err err;
     if (dpt_rdzv_create(&options, &sim->core, &err) != DPT_OK)
         sim_fail(sim, "%s", err.text);
@@ -253,13 +255,13 @@ static void carry_out(struct sim *sim, const struct dpt_rdzv_output *output)
     }
     for (size_t i = 0; i < output->n_sends; i++)
         trace_sent_state(by_run(sim, output->sends[i].message->stamp->run), &output->sends[i]);
-    if (sim->server_tick_ms > sim->now_ms && output->deadline_ms >= sim->server_tick_ms)
+    const int64_t due_ms = output->deadline_ms - sim->server_clock_ms;
+    if (sim->server_tick_ms > sim->now_ms && due_ms >= sim->server_tick_ms)
         return;
-    sim->server_tick_ms = output->deadline_ms;
-    sim_push(sim, (struct event){.at_ms = output->deadline_ms,
-                                 .kind = EV_SERVER_TICK,
-                                 .machine = -1,
-                                 .life = sim->server_life});
+    sim->server_tick_ms = due_ms;
+    sim_push(sim,
+             (struct event){
+                 .at_ms = due_ms, .kind = EV_SERVER_TICK, .machine = -1, .life = sim->server_life});
 }
 
 /* Without effect after a crash in an earlier step of the same event. */
@@ -267,7 +269,7 @@ static void step_server(struct sim *sim, struct dpt_rdzv_event event)
 {
     if (sim->core == NULL)
         return;
-    event.now_ms = sim->now_ms;
+    event.now_ms = sim->now_ms + sim->server_clock_ms;
     const uint64_t random[2] = {rng_next(&sim->nonces), rng_next(&sim->nonces)};
     memcpy(event.random, random, sizeof event.random);
     struct dpt_rdzv_output output;

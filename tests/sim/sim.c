@@ -1,5 +1,5 @@
 /* The world: time, dispatch, start and end of a simulation. */
-#include "tests/sim/sim.h"
+#include "tests/sim/faults.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -72,6 +72,7 @@ static struct sim *create(uint64_t seed, const struct profile *profile, bool ver
     sim->verbose = verbose;
     sim->trace = trace;
     sim->checkpoint = sim->rescue = sim->furthest = -1;
+    net_clocks_begin(sim);
     return sim;
 }
 

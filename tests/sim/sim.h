@@ -16,13 +16,13 @@
 #include <stdio.h>
 
 enum {
-    MACHINES_MAX = 320,
+    MACHINES_MAX = 2048,
     LOCALS_MAX = 4,
     FAULTS_MAX = 64,
     GROUPS_MAX = 4096,
     RESCUE_PARTS_MAX = 4096,
     LINES_MAX = 32,
-    EVENTS_MAX = 4 * 1000 * 1000 /* a simulation that needs more hangs */
+    EVENTS_MAX = 40 * 1000 * 1000 /* a simulation that needs more hangs */
 };
 
 /* ---- random numbers (splitmix64) ---- */
@@ -154,8 +154,8 @@ struct proc {
     int64_t confirmed_ms; /* from the agent's message */
     struct log_line {
         const struct group *group;
-        int64_t step, made_ms;
-    } lines[LINES_MAX]; /* of the log, that are not yet written */
+        int64_t step, made_ms, made_clock_ms; /* made_clock_ms: by the machine's clock */
+    } lines[LINES_MAX];                       /* of the log, that are not yet written */
     int n_lines;
     uint64_t log_end; /* number of lines of the log file that the process knows */
     bool log_stalled; /* lines have waited since the last one was appended */
@@ -207,6 +207,10 @@ struct machine {
     uint64_t incarnation;
     uint64_t conn; /* 0: not connected */
     bool stopped, partitioned;
+    bool mute, deaf; /* what it sends to the server, what the server sends to it is lost */
+    /* Its monotonic clock is this much ahead of sim->now_ms; so is the time in its agent's events
+     * and in its ranks' permissions. */
+    int64_t clock_ms;
     bool hurt;          /* a fault hit it since its generation was noted as covered */
     bool was_refused;   /* its connection was refused, each time for less than a lease */
     bool was_hit;       /* another fault hit it, or a second refusal */
@@ -218,7 +222,8 @@ struct machine {
     /* In this life: the newest checkpoint or rescue that the server or one of its processes
      * reported to it; 0: none. */
     int64_t known_saved;
-    int64_t heard_ms;    /* of the last server message before it began to end; or of its start */
+    /* Of the last server message before it began to end, or of its start; by its own clock. */
+    int64_t heard_ms;
     bool ending;         /* the agent starts no more ranks */
     int64_t held_at_end; /* newest step of its ranks when the agent began to end; -1: none */
     bool said_unsaved;   /* it has said NOT SAVED in this life */
@@ -255,6 +260,8 @@ struct profile {
     int bad_pair_a, bad_pair_b;               /* machines that cannot reach each other; -1: none */
     bool has_journal, crash_before_persist;   /* see struct sim */
     uint64_t crash_at_record;
+    int n_net_faults; /* faults of kinds that come after FAULT_COUNT; clocks differ if it is not 0
+                       */
 };
 
 struct fault {
@@ -297,6 +304,9 @@ struct sim {
     uint64_t run_life; /* grows whenever a server creates the run */
     bool server_stopped;
     int64_t server_tick_ms;
+    struct rng clocks;         /* for faults_net.c */
+    int64_t server_clock_ms;   /* as clock_ms of a machine */
+    int split_at;              /* machines from this index on reach no others, nor these; 0: none */
     int64_t overload_until_ms; /* the server reads too slowly until then; 0: it is not overloaded */
     struct event *server_deferred;
     size_t n_server_deferred, server_deferred_max;
@@ -424,6 +434,10 @@ void group_leave(struct sim *sim, struct proc *proc);
 void group_part_written(struct sim *sim, struct proc *proc);
 void group_arrived(struct sim *sim, struct proc *proc);
 void group_went(struct sim *sim, struct group *group);
+/* Whether the data connections between two machines cannot be made. */
+bool group_is_apart(const struct sim *sim, int a, int b);
+/* Breaks the data planes of the groups whose members cannot reach one another any more. */
+void group_split(struct sim *sim);
 void model_set_timer(struct sim *sim, struct proc *proc, int64_t low_ms, int64_t high_ms);
 
 /* check.c: invariants */
@@ -442,39 +456,5 @@ void check_log(struct sim *sim, const char *text);
  * may learn of it later, in other words. */
 void check_failed(struct sim *sim, const char *text);
 struct dpt_timing sim_timing(const struct sim *sim);
-
-/* faults.c */
-void faults_plan(struct sim *sim);
-/* The first writer of the last checkpoint begins; a fault may hit it before the commit. */
-void fault_at_end(struct sim *sim, int machine, uint32_t local);
-void fault_strike(struct sim *sim, const struct fault *fault);
-void profile_random(struct rng *rng, struct profile *ret);
-void profile_big(struct rng *rng, struct profile *ret);
-/* The profile of a run that shares the server of a run with profile `host`; its timeout differs. */
-void profile_beside(struct rng *rng, const struct profile *host, struct profile *ret);
-
-enum fault_kind {
-    FAULT_KILL_AGENT,
-    FAULT_KILL_RANK,
-    FAULT_EXIT_RANK,
-    FAULT_STOP_MACHINE,
-    FAULT_STOP_AGENT,
-    FAULT_STOP_RANK,
-    FAULT_WEDGE_RANK,
-    FAULT_LEAVE,
-    FAULT_LEAVE_TWICE,
-    FAULT_CRASH_SERVER,
-    FAULT_STOP_SERVER,
-    FAULT_OVERLOAD_SERVER,
-    FAULT_DEAFEN_SERVER, /* the server is cut off from all nodes */
-    FAULT_PARTITION,
-    FAULT_BLIP,
-    FAULT_REFUSE, /* the connection breaks and cannot be made again for the fault's length */
-    FAULT_SLOW,
-    FAULT_BAD_PAIR,
-    FAULT_STRANGER,
-    FAULT_COUNT, /* number of the faults that may be drawn at any time */
-    FAULT_OUTAGE = FAULT_COUNT
-};
 
 #endif

@@ -1,7 +1,7 @@
 /* dpt_timeline NAME GOLDEN [--write]: plays a scripted scenario and compares the messages, line by
  * line with their times, with the committed text. `--write` writes the text again, to be read
  * before it is committed. */
-#include "tests/sim/sim.h"
+#include "tests/sim/faults.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,6 +72,33 @@ static const struct scenario scenarios[] = {
      .n_faults = 1,
      .faults = {{.at_ms = 2000, .kind = FAULT_OUTAGE, .length_ms = 700}},
      .has_journal = true},
+    /* The network splits: two nodes and the server on one side, two nodes on the other. */
+    {.name = "split",
+     .machines = 4,
+     .min_nodes = 2,
+     .n_faults = 1,
+     .faults = {{.at_ms = 3000, .kind = FAULT_SPLIT, .machine = 2, .length_ms = 8000}}},
+    /* A node is cut off for longer than a lease, no generation can run without it, and it comes
+     * back with its state. */
+    {.name = "return",
+     .machines = 2,
+     .min_nodes = 2,
+     .n_faults = 1,
+     .faults = {{.at_ms = 3000, .kind = FAULT_SPLIT, .machine = 1, .length_ms = 7000}}},
+    /* A link that comes and goes, for less and for more than a lease. */
+    {.name = "flapping",
+     .machines = 3,
+     .min_nodes = 2,
+     .n_faults = 3,
+     .faults = {{.at_ms = 2000, .kind = FAULT_SPLIT, .machine = 2, .length_ms = 300},
+                {.at_ms = 3000, .kind = FAULT_PARTITION, .machine = 2, .length_ms = 1000},
+                {.at_ms = 4500, .kind = FAULT_PARTITION, .machine = 2, .length_ms = 5500}}},
+    /* The server does not hear a node that hears the server and its peers: it is expelled. */
+    {.name = "fencing",
+     .machines = 3,
+     .min_nodes = 2,
+     .n_faults = 1,
+     .faults = {{.at_ms = 2000, .kind = FAULT_MUTE, .machine = 2, .length_ms = 6000}}},
     /* The server crashes when the plan without the lost node is durable and no node has it. */
     {.name = "journal-formation",
      .machines = 3,

@@ -408,6 +408,39 @@ static void test_no_pair_beside_the_dead(void **state)
     }
 }
 
+/* `by` reports twice that it cannot reach `peer`, in two formations without a step. */
+static void fail_two_formations(struct fake *by, const struct fake *peer, int64_t its_step)
+{
+    for (int i = 0; i < 2; i++) {
+        fake_loses(by, peer);
+        by->ranks[0].step_applied = its_step;
+        fake_say(by, &stage);
+        fakes_settle(&stage, two, 2);
+        stage_pass_speaking(&stage, two, 2, 1000);
+        fakes_settle(&stage, two, 2);
+    }
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.world_size, 1);
+}
+
+/* Two nodes cannot reach one another. a trains alone while b is excluded; then b is tried again,
+ * and names a, which alone holds the newest state: b is excluded once more. */
+static void test_holder_of_the_newest_state_is_not_excluded(void **state)
+{
+    (void)state;
+    trio_start();
+    fail_two_formations(&a, &b, 0);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+    a.ranks[0].step_applied = 9;
+    fake_say(&a, &stage);
+    stage_pass_speaking(&stage, two, 2, 31000);
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(stage.view.world_size, 2);
+    fail_two_formations(&b, &a, -1);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+    assert_int_equal(a.plan->resume_step, 9);
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, trio_setup, trio_teardown)
@@ -428,6 +461,7 @@ int main(void)
         T(test_adoption_incomplete),
         T(test_pair_without_contact_does_not_stop_others),
         T(test_no_pair_beside_the_dead),
+        T(test_holder_of_the_newest_state_is_not_excluded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

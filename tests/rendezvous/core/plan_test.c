@@ -260,6 +260,37 @@ static void test_node_over_max_world_is_spare(void **state)
     assert_true(fake_place(&c)->takes_state);
 }
 
+/* The process of the log writer is replaced: its lines that are not appended are in the memory of
+ * b, so b writes until both have trained. */
+static void test_log_writer_has_the_state(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    a.spec.min_nodes = b.spec.min_nodes = 2;
+    fakes_start(&stage, all, 2);
+    assert_true(a.plan->ranks[0]->writes_log);
+    holds(&a, 5, -1);
+    holds(&b, 5, -1);
+    fake_say(&b, &stage);
+    a.ranks[0].spawn++;
+    holds(&a, -1, -1);
+    fake_phase(&a, DPT__RANK_PHASE__RANK_STANDBY, 0);
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+    report(all, 2);
+    assert_int_equal(fake_place(&a)->rank, 0);
+    assert_true(fake_place(&a)->takes_state);
+    assert_false(a.plan->ranks[0]->writes_log);
+    assert_true(a.plan->ranks[1]->writes_log);
+    fakes_settle(&stage, all, 2);
+    holds(&a, 7, -1);
+    holds(&b, 7, -1);
+    break_data_plane(&a);
+    report(all, 2);
+    assert_true(a.plan->ranks[0]->writes_log);
+    assert_false(a.plan->ranks[1]->writes_log);
+}
+
 static void test_max_nodes(void **state)
 {
     (void)state;
@@ -450,6 +481,7 @@ int main(void)
         T(test_newest_checkpoint_is_planned),
         T(test_memory_against_checkpoint),
         T(test_node_over_max_world_is_spare),
+        T(test_log_writer_has_the_state),
         T(test_max_nodes),
         T(test_leaving_node_hands_over_first),
         T(test_leaving_while_they_build),

@@ -84,6 +84,53 @@ static void test_a_run_that_was_left(void **state)
     assert_true(a.generation > newest);
 }
 
+/* Both nodes are told to leave. The next process of their user may bring another config at once; a
+ * process of another user may not. */
+static void test_a_run_that_was_stopped(void **state)
+{
+    (void)state;
+    trio_start();
+    const uint64_t newest = a.generation;
+    for (int i = 0; i < 2; i++) {
+        two[i]->state.leaving = true;
+        fake_say(two[i], &stage);
+    }
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    start_again(&a);
+    start_again(&b);
+    a.spec.config_digest = b.spec.config_digest = "another";
+    a.spec.user = "bob";
+    fake_refused(&a, &stage, "belongs to user");
+    a.spec.user = b.spec.user;
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_FORGET], 0);
+    trio_start();
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_FORGET], 1);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_RUNNING);
+    assert_true(a.generation > newest);
+}
+
+/* The last node was lost, not released: it may come back, so the run keeps its config. */
+static void test_a_run_that_was_lost(void **state)
+{
+    (void)state;
+    trio_start();
+    a.state.leaving = true;
+    fake_say(&a, &stage);
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
+    c.spec.config_digest = "another";
+    for (int i = 0; i < 300 && stage.view.nodes > 0; i++)
+        stage_pass_speaking(&stage, &(struct fake *){&c}, 1, 100);
+    assert_int_equal(stage.view.nodes, 0);
+    fake_refused(&c, &stage, "config differs");
+    stage_pass(&stage, 11000);
+    fake_say(&c, &stage);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SETTLING);
+}
+
 /* Enough names that the first is no longer remembered separately. */
 static void test_many_names(void **state)
 {
@@ -146,6 +193,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(test_generations_grow_over_runs),
         T(test_a_run_that_was_left),
+        T(test_a_run_that_was_stopped),
+        T(test_a_run_that_was_lost),
         T(test_many_names),
         T(test_a_used_number_is_not_adopted),
     };

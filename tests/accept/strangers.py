@@ -1,0 +1,220 @@
+"""Processes that do not belong to a run: they cannot join it, disturb it, or slow its formations."""
+
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+
+from accept.harness import NotRun
+from cluster import ROOT, Cluster, ClusterError, bin_dir, knows_option, read_jsonl, wait_until
+from protocol_client import Node, follow
+
+FLOOD = ROOT / "tests" / "accept" / "flood.py"
+RATE, REFORMATIONS, SLOWER_MAX, SLOWER_MS = 1000, 20, 0.10, 20
+TRIES, SOON_S, STEP_S = 200, 20, 60
+FUZZED = 10_000_000
+SETTINGS = {"train.steps": 1_000_000, "train.log_every": 1, "checkpoint.every_steps": 0, "cluster.nnodes": "1:2",
+            "cluster.timeout_s": 5, "cluster.max_restarts": 100_000}
+
+
+def has_keys():
+    return knows_option("--open")
+
+
+def needs_keys():
+    if not has_keys():
+        raise NotRun("this dpt-rdzv has no keys: any process that reaches the port may read a run's config, bring the "
+                     "config of a new run, and join with the same config")
+
+
+def start_pair(cluster, keys):
+    """Two real workers that train together. `keys`: with keys, if this dpt has them."""
+    opened = has_keys() and not keys
+    cluster.start_server(args=["--open"] if opened else [])
+    workers = [cluster.start_worker(node, args=["--rdzv-token", "none"] if opened else []) for node in "ab"]
+    cluster.wait_world(2, STEP_S)
+    return workers
+
+
+def run_name(cluster):
+    return re.search(r"run=(\S+) gen=\d+: new run of", cluster.server.log())[1]
+
+
+# ---------------------------------------------------------------- a node that has no right to join
+
+def told(cluster, run, node, spec, **state):
+    """The end that the server tells a process, and the text."""
+    with Node(("127.0.0.1", cluster.port), run, node, spec, **state) as stranger:
+        follow([stranger], lambda: any(order in ("SERVER_REFUSED", "SERVER_EXPELLED") for order in stranger.orders),
+               SOON_S)
+        return stranger.orders[-1], stranger.message.text
+
+
+def disguise(cluster, run):
+    """Spec and state with which a stranger passes every check but that of the node's secret, as the server's own
+    answers tell them."""
+    with Node(("127.0.0.1", cluster.port), run, "stranger", None) as node:
+        follow([node], lambda: node.config is not None, SOON_S)
+        spec = vars(node.config)
+    state = {}
+    for _ in range(3):
+        _, text = told(cluster, run, "a", spec, **state)
+        if found := re.search(r"than the run \((.*?)\); ", text):
+            state["fingerprint"] = found[1]
+        elif found := re.search(r"differ from those of run '.*?' \((.*?)\)", text):
+            state["data_digest"] = found[1]
+    return spec, state
+
+
+def try_to_expel(cluster, run, spec, state, rng, count):
+    """Messages in the name of member nodes, with secrets, incarnations, epochs and phases of a stranger. Returns the
+    phases that it is told."""
+    answers = set()
+    for _ in range(count):
+        rank = {"spawn": rng.randrange(3), "phase": rng.choice(["RANK_DEAD", "RANK_STANDBY", "RANK_QUIESCED"]),
+                "step_applied": rng.randrange(10 ** 6), "outcome_step": -1, "checkpoint_step": -1, "suspect": -1,
+                "grant_step": -1, "plan_rank": -1, "text": "gone", "failed_generation": rng.randrange(3)}
+        with Node(("127.0.0.1", cluster.port), run, rng.choice("ab"), spec, incarnation=rng.randrange(1, 1 << 62),
+                  **state) as stranger:
+            stranger.epoch, stranger.counter = rng.getrandbits(63), rng.randrange(1 << 40)
+            stranger.generation = rng.randrange(3)
+            stranger.send(ranks=[rank], leaving=rng.random() < 0.5)
+            follow([stranger], lambda: stranger.message is not None, SOON_S)
+            answers.add(stranger.message.phase)
+    return answers
+
+
+def strangers(line):
+    """Without keys: a process with another config or user, or with the id of a member and all that the run checks but
+    its secret, is refused, and the two real workers train on in one generation; 200 seeded messages in the name of the
+    members expel nobody."""
+    rng = random.Random(line.seed)
+    line.command("dpt-rdzv; two dpt-worker; tests/protocol_client.py as a stranger")
+    with Cluster(line.folder / "run", sets=SETTINGS) as cluster:
+        workers = start_pair(cluster, keys=False)
+        run, steps = run_name(cluster), cluster.step()
+        spec, state = disguise(cluster, run)
+        cases = [("another config", "c", {**spec, "config_digest": "other"}, "config differs"),
+                 ("another user", "c", {**spec, "user": "somebody"}, "belongs to user"),
+                 ("a member's id without its secret", "a", spec, "is alive .* and another process")]
+        for what, node, its_spec, words in cases:
+            order, text = told(cluster, run, node, its_spec, **state)
+            line.show(what, f"{order}: {text}", f"SERVER_REFUSED: {words}",
+                      order == "SERVER_REFUSED" and re.search(words, text))
+        answers = try_to_expel(cluster, run, spec, state, rng, line.repeat(TRIES))
+        bad = answers - {"SERVER_REFUSED", "SERVER_WAITING", "SERVER_EXPELLED"}
+        line.show("told to strangers in a member's name", ", ".join(sorted(answers)), "no phase of a member", not bad)
+        cluster.wait_step(max(steps, cluster.step()) + 5, STEP_S)
+        generations = {entry["generation"] for entry in cluster.metrics() if entry["step"] > steps}
+        line.show("generations meanwhile", len(generations), "1", len(generations) == 1)
+        line.show("workers that train on", sum(worker.alive() for worker in workers), "2",
+                  all(worker.alive() for worker in workers))
+
+
+def show_stories(line, words=""):
+    """Runs the stories of tests/multi/test_keys.py whose names have these words."""
+    argv = ["/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider",
+            ROOT / "tests" / "multi" / "test_keys.py", *(["-k", words] if words else [])]
+    line.command(argv)
+    run = subprocess.run([str(a) for a in argv], capture_output=True, text=True,
+                         env=dict(os.environ, DPT_BIN=str(bin_dir()), PYTHONDONTWRITEBYTECODE="1"))
+    if run.returncode != 0:
+        line.note(run.stdout[-1500:])
+    passed = re.search(r"(\d+) passed", run.stdout)
+    line.show("stories that pass", int(passed[1]) if passed else 0, ">= 1, none fails", passed and run.returncode == 0)
+
+
+def strangers_with_keys(line):
+    """With keys: a process without a key, with a key of another machine, or of a node of another run, cannot join,
+    read a run's config, or take a node's place; a machine that is denied is cut off, and the others go on."""
+    needs_keys()
+    show_stories(line)
+
+
+# ---------------------------------------------------------------- a flood of connections
+
+class Flood:
+    """RATE connections a second by a process of its own, until the `with` block ends. `made_s`: that it made."""
+
+    def __init__(self, cluster, run):
+        self.made_s, self.log = 0.0, cluster.root / "flood.jsonl"
+        argv = [sys.executable, FLOOD, cluster.endpoint(), "--rate", RATE, "--run", run, "--seconds", 10 ** 6]
+        with open(self.log, "wb") as out:
+            self.process = subprocess.Popen([str(a) for a in argv], stdout=out, env=cluster.env)
+
+    def __enter__(self):
+        wait_until("the flood has begun", lambda: read_jsonl(self.log), SOON_S)
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.process.kill()
+        self.process.wait()
+        counts = read_jsonl(self.log)
+        self.made_s = (counts[-1]["made"] + counts[-1]["failed"]) / counts[-1]["seconds"]
+
+
+def reformation_ms(cluster, worker):
+    """A rank of the worker is killed: the time in which training stands still, as the run's event has it."""
+    def losses():
+        return [event for event in cluster.events() if event["kind"] == "rank_lost"]
+    before = len(losses())
+    rank, = worker.wait_ranks(1, STEP_S)
+    os.kill(rank, signal.SIGKILL)
+    wait_until("the event of the loss", lambda: len(losses()) > before, STEP_S, cluster.log_tails)
+    event = losses()[-1]
+    wait_until("the rank is back",
+               lambda: cluster.metrics()[-1]["world_size"] == 2 and
+               cluster.metrics()[-1]["generation"] > event["generation"], STEP_S, cluster.log_tails)
+    return event["total_ms"]
+
+
+def flooded(line):
+    """1,000 connections a second from this machine (closed at once, bytes of another protocol, silent ones, messages
+    with another config): the median re-formation of two real workers after a killed rank is longer by 10 % or 20 ms at
+    most. Kills with and without the flood take turns."""
+    line.command(f"dpt-rdzv; two dpt-worker; kill -9 of a rank, with and without tests/accept/flood.py --rate {RATE}")
+    times, rates = {False: [], True: []}, []
+    with Cluster(line.folder / "run", sets=SETTINGS) as cluster:
+        _, b = start_pair(cluster, keys=True)
+        run = run_name(cluster)
+        for turn in range(2 * line.repeat(REFORMATIONS)):
+            if turn % 2 == 0:
+                times[False].append(reformation_ms(cluster, b))
+                continue
+            with Flood(cluster, run) as flood:
+                times[True].append(reformation_ms(cluster, b))
+            rates.append(flood.made_s)
+        expelled = [entry for entry in re.findall(r"node ([ab]) (?:lost|refused)", cluster.server.log())]
+    quiet, loud = (statistics.median(times[is_loud]) for is_loud in (False, True))
+    line.note(f"re-formation, median of {len(times[False])} each: {quiet:.1f} ms, with the flood {loud:.1f} ms; "
+              f"longest {max(times[False]):.1f} and {max(times[True]):.1f} ms")
+    line.at_least("connections a second, least of the floods", round(min(rates)), 0.9 * RATE)
+    line.at_most("longer by", round(loud - quiet, 1), round(max(SLOWER_MAX * quiet, SLOWER_MS), 1), "ms")
+    line.show("nodes lost or refused", len(expelled), "0", not expelled)
+
+
+# ---------------------------------------------------------------- fuzzed messages
+
+def fuzzed_messages(line):
+    """10^7 fuzzed messages: the decoder of every message, and the server's machine with sequences of messages; with
+    keys also what comes before the handshake. libFuzzer, AddressSanitizer, UndefinedBehaviorSanitizer; no finding."""
+    listed = subprocess.run([ROOT / "tests" / "fuzz" / "run", "--list"], capture_output=True, text=True).stdout
+    names = [name for name in ("message", "admission", "server") if re.search(rf"^ *{name} ", listed, re.M)]
+    runs, path = line.repeat(FUZZED), line.folder / "fuzz.json"
+    argv = [ROOT / "tests" / "fuzz" / "run", "--runs", runs, "--json", path, *names]
+    line.command(argv)
+    code = subprocess.run([str(a) for a in argv]).returncode
+    if not path.exists():
+        raise ClusterError(f"tests/fuzz/run: exit {code}")
+    result = json.loads(path.read_text())
+    for target in result["targets"]:
+        line.note(f"{target['name']}: {target['runs']:,} executions, {target['edges']} of {target['edges_of']} edges")
+    line.at_least("fuzzed messages", result["runs"], runs)
+    line.show("findings", result["findings"], "== 0", result["findings"] == 0)
+
+
+LINES_OF_STRANGERS = (strangers, strangers_with_keys, flooded, fuzzed_messages)
