@@ -226,7 +226,7 @@ static uint32_t count_reported(const struct run *run, unsigned groups)
  * then the nodes that stay need neither. */
 unsigned dpt_rdzv_admitted_groups(const struct run *run)
 {
-    static const unsigned more[] = {0, GROUP_LEAVING, GROUP_EXCLUDED};
+    static const unsigned more[] = {GROUP_LEAVING, GROUP_EXCLUDED};
     const uint32_t wanted = dpt_rdzv_min_nodes(run);
     unsigned groups = GROUP_STAYING;
     if (count_reported(run, groups) < wanted)
@@ -236,7 +236,7 @@ unsigned dpt_rdzv_admitted_groups(const struct run *run)
         return 0;
     const struct holders holders = find_holders(run, groups);
     const int64_t all_hold = dpt_rdzv_step_held(run, GROUP_ALL);
-    if (all_hold <= newest_loadable_checkpoint(&holders))
+    if (all_hold <= holders.newest.step || all_hold <= newest_loadable_checkpoint(&holders))
         return groups;
     for (size_t i = 0; i < sizeof more / sizeof more[0]; i++)
         if (dpt_rdzv_step_held(run, groups | more[i]) >= all_hold)

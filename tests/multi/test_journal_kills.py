@@ -28,9 +28,9 @@ def wait_said_again(cluster, pattern, before, timeout):
                cluster.log_tails)
 
 
-def printed_step(worker):
-    """The newest step on the worker's screen: without a server lines of the log wait."""
-    return max(map(int, re.findall(r"step (\d+)/", worker.log())), default=0)
+def printed_step(*workers):
+    """The newest step on the workers' screens, of which one prints steps: without a server lines of the log wait."""
+    return max((int(step) for worker in workers for step in re.findall(r"step (\d+)/", worker.log())), default=0)
 
 
 def kill_a_rank(worker):
@@ -113,7 +113,7 @@ def test_lines_of_a_dead_writer(make_cluster, tmp_path, slow):
     cluster.wait_step(10, 60 * slow)
     cluster.server.kill()
     logged = cluster.step()
-    wait_until("lines wait", lambda: max(map(printed_step, (a, b))) >= logged + 20, 60 * slow, cluster.log_tails)
+    wait_until("lines wait", lambda: printed_step(a, b) >= logged + 20, 60 * slow, cluster.log_tails)
     assert cluster.step() < logged + 20
     kill_a_rank(max((a, b), key=printed_step))
     cluster.restart_server()
@@ -136,8 +136,8 @@ def test_full_disk(make_cluster, tmp_path, slow):
     resource.prlimit(cluster.server.pid, resource.RLIMIT_FSIZE, (log.stat().st_size, hard))
     # The next grant is not written, so it is not given.
     cluster.server.wait_log("write the journal .*the server answers nobody until its decisions are written", 30 * slow)
-    saved, step = max(cluster.checkpoints(), default=0), printed_step(a)
-    wait_until("training goes on", lambda: printed_step(a) >= step + 15, 30 * slow, cluster.log_tails)
+    saved, step = max(cluster.checkpoints(), default=0), printed_step(a, b)
+    wait_until("training goes on", lambda: printed_step(a, b) >= step + 15, 30 * slow, cluster.log_tails)
     kill_a_rank(b)
     cluster.server.wait_log("forming generation 2", 30 * slow)
     assert max(cluster.checkpoints(), default=0) == saved and not said(cluster, "plan of generation [2-9]")
