@@ -3,20 +3,23 @@ counted; on, a step takes at most 2 % longer and has the same bits."""
 
 import gzip
 import json
-import os
 import statistics
 from pathlib import Path
 
+from accept.history import programs, programs_of
 from accept.speed import bench
-from cluster import Cluster, ClusterError, make_text
+from cluster import Cluster, ClusterError, bin_dir, make_text
 
-BASELINE = "DPT_BASELINE_BIN"  # programs of a commit before, beside which runs without traces are measured
+# The commit before traces and the folder of its programs, beside which runs without traces are measured.
+BASELINE, PROGRAMS_OF_IT = "dfd2fca9", "DPT_UNTRACED_BIN"
 SIZES = {"model.preset": "gpt2-124m", "cluster.device": "cpu", "data.tokenizer": "bytes", "train.micro_batch": 4,
          "train.seq_len": 64, "train.precision": "fp32", "train.log_every": 1, "train.eval_every": 0,
          "checkpoint.every_steps": 0, "optimizer.warmup_steps": 1}
 # World and strategy; each rank has an equal share of two threads.
 WORLDS = (("one rank of 2 threads", 1, {}), ("two ranks, ddp", 2, {}),
           ("two ranks, full_shard", 2, {"strategy.name": "fsdp", "strategy.sharding": "full_shard"}))
+SMALL = {"model.preset": "null", "model.n_layer": 4, "model.n_head": 4, "model.n_embd": 64, "model.context": 64,
+         "model.vocab": 256, "train.steps": 400}
 PAIRS, RUN_TIMEOUT_S = 20, 1200
 GROUP = 3  # steps in turn without a trace and with one; the first of a group is not counted, because it pays the change
 OFF_MAX, ON_MAX, NOISE_MAX = 1e-4, 0.02, 0.02
@@ -51,9 +54,11 @@ def spans(trace):
 
 def tracing_off_costs_nothing(line):
     """GPT-2 124M, B=4 T=64, 2 slots a step: the spans of a step (counted in a trace) times the cost of a span without
-    trace.dir (dpt-bench spans) are less than 0.01 % of the step, in a world of one and of two ranks. With
-    DPT_BASELINE_BIN, 20 interleaved pairs of dpt-bench train with those programs: the median ratio of step times is at
-    most 1 plus the median difference of two runs of the earlier program."""
+    trace.dir (dpt-bench spans) are less than 0.01 % of the step, in a world of one and of two ranks. 20 interleaved
+    pairs of runs without a trace, with the programs of dfd2fca9 (the commit before traces, or those of
+    DPT_UNTRACED_BIN) and with the present ones: the model has steps of a few milliseconds, of which spans take a larger
+    share than of a step of GPT-2, and the median ratio of step times is at most 1 plus the median difference of two
+    runs of the earlier programs."""
     cost = bench(line, "spans")
     line.note(f"a span without trace.dir takes {cost['off_ns']:.2f} ns, in a window {cost['inside_ns']:.1f} ns")
     for name, ranks, sets in WORLDS:
@@ -63,25 +68,25 @@ def tracing_off_costs_nothing(line):
         share = most * cost["off_ns"] * 1e-6 / statistics.median(step_ms.values())
         line.show(f"share of a step, {name}, {most:.0f} spans", f"{100 * share:.6f} %", f"< {100 * OFF_MAX:g} %",
                   share < OFF_MAX)
-    if not os.environ.get(BASELINE):
-        line.note(f"{BASELINE} is not set: no pairs with earlier programs")
-        return
-    pairs_beside(line, Path(os.environ[BASELINE]))
+    pairs_beside(line, programs_of(line, BASELINE, PROGRAMS_OF_IT))
 
 
 def pairs_beside(line, before):
-    def step_ms(programs):
-        return bench(line, "train", "--preset", "gpt2-124m", "--batch", "1", "--seq", "64", "--threads", "2", "--steps",
-                     "6", programs=programs)["step_ms"]
-    ratios, control = [], []
+    """The earlier programs run before and after the present ones in each pair, so a machine that becomes slower
+    changes no ratio."""
+    def step_ms(name, folder):
+        with programs(folder):
+            return statistics.median(run(line, name, 1, SMALL)[1].values())
+    line.command(f"dpt-worker of {before} and of {bin_dir()}, in turn: {SMALL}")
+    now, ratios, control, ms = bin_dir(), [], [], []
     for pair in range(line.repeat(PAIRS)):
-        order, ms = ["before", "now", "again"], {}
-        for what in reversed(order) if pair % 2 else order:
-            ms[what] = step_ms(None if what == "now" else before)
-        ratios.append(ms["now"] / ms["before"])
-        control.append(ms["again"] / ms["before"])
-    noise = min(statistics.median(abs(ratio - 1) for ratio in control), NOISE_MAX)
-    line.note(f"pairs of the earlier program differ by {noise:.4f}")
+        first, middle, last = (step_ms(f"pair-{pair}-{turn}", folder)
+                               for turn, folder in enumerate((before, now, before)))
+        ratios.append(2 * middle / (first + last))
+        control.append(abs(last / first - 1))
+        ms.append(middle)
+    noise = min(statistics.median(control), NOISE_MAX)
+    line.note(f"steps of {statistics.median(ms):.2f} ms; two runs of the earlier programs differ by {noise:.4f}")
     line.at_most(f"step time beside the earlier programs, median of {len(ratios)}",
                  round(statistics.median(ratios), 4), round(1 + noise, 4))
 

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/fs.h"
+#include "base/median.h"
 #include "base/parse.h"
 
 #include <errno.h>
@@ -225,23 +226,6 @@ enum dpt_status dpt_bench_share(size_t bytes, void **ret, struct dpt_err *err)
 
 /* ---- times ---- */
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-void dpt_bench_sort(double *values, int n)
-{
-    qsort(values, (size_t)n, sizeof *values, compare_doubles);
-}
-
-double dpt_bench_median(double *values, int n)
-{
-    dpt_bench_sort(values, n);
-    return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 struct dpt_bench_time dpt_bench_time(int64_t repeats, void (*fn)(void *ctx), void *ctx)
 {
     double times[DPT_BENCH_REPEATS_MAX];
@@ -257,7 +241,7 @@ struct dpt_bench_time dpt_bench_time(int64_t repeats, void (*fn)(void *ctx), voi
             fn(ctx);
         times[r] = (double)(dpt_now_ns() - start) * 1e-9 / (double)calls;
     }
-    dpt_bench_sort(times, (int)repeats);
+    dpt_sort_doubles(times, (int)repeats);
     return (struct dpt_bench_time){
         .median_s = times[repeats / 2], .min_s = times[0], .max_s = times[repeats - 1]};
 }

@@ -85,7 +85,7 @@ struct dpt_bench_list {
 DPT_MUST_USE enum dpt_status dpt_bench_set_list(void *ctx, const char *value, struct dpt_err *err);
 
 /* ctx: struct dpt_bench_sets. Adds a KEY=VALUE that changes a config. */
-enum { DPT_BENCH_SETS_MAX = 8 };
+enum { DPT_BENCH_SETS_MAX = 16 };
 struct dpt_bench_sets {
     int n;
     const char *set[DPT_BENCH_SETS_MAX]; /* borrowed */
@@ -131,11 +131,6 @@ struct dpt_bench_time {
     double median_s, min_s, max_s;
 };
 struct dpt_bench_time dpt_bench_time(int64_t repeats, void (*fn)(void *ctx), void *ctx);
-
-/* Sorts in ascending order. */
-void dpt_bench_sort(double *values, int n);
-/* Sorts, and returns the median. */
-double dpt_bench_median(double *values, int n);
 
 /* The gemm rate (as `dpt-bench gemm` defines it, of 3 repeats). Benches compare their rates with
  * it. */

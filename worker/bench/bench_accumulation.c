@@ -6,6 +6,7 @@
  * the losses of two micro-batches differ in their last digits. Within one micro-batch every world
  * has the same bits: the bench fails otherwise. */
 #include "worker/bench/bench.h"
+#include "base/median.h"
 #include "worker/bench/measured_run.h"
 #include "worker/bench/programs.h"
 #include "worker/bench/spread.h"
@@ -136,7 +137,7 @@ static enum dpt_status take_result(struct accumulation_row *row, struct measured
         return dpt_fail(err, DPT_ECORRUPT,
                         "two runs with micro-batch %d on %d ranks end with different weights",
                         row->micro_batch, row->ranks);
-    row->step_ms[row->n_runs++] = dpt_bench_median(r->step_ms, r->n);
+    row->step_ms[row->n_runs++] = dpt_median(r->step_ms, r->n);
     row->held_bytes = r->held_bytes;
     row->own_bytes = r->device_bytes > 0 ? r->device_bytes : r->own_bytes;
     row->n_losses = r->n_losses;

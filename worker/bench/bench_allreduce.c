@@ -6,6 +6,7 @@
  * peer uses the algorithm with the best median in a first block of each. */
 #include "worker/bench/bench_allreduce.h"
 
+#include "base/median.h"
 #include "worker/bench/bench.h"
 
 #include <stdio.h>
@@ -68,7 +69,7 @@ static double quantile(struct times *times, double q)
 {
     if (times->n == 0)
         return 0;
-    dpt_bench_sort(times->us, times->n);
+    dpt_sort_doubles(times->us, times->n);
     return times->us[(int)(q * (times->n - 1) + 0.5)];
 }
 

@@ -6,6 +6,7 @@
  * host. */
 #include "worker/bench/bench_canonical.h"
 
+#include "base/median.h"
 #include "worker/bench/bench.h"
 
 #include <stdio.h>
@@ -119,7 +120,7 @@ static double median(const double *values, int n)
 {
     double sorted[BC_STEPS_MAX];
     memcpy(sorted, values, (size_t)n * sizeof *sorted);
-    return dpt_bench_median(sorted, n);
+    return dpt_median(sorted, n);
 }
 
 static json_t *report_kind(const struct series *s, int n)

@@ -6,6 +6,7 @@
  * for the longest write of a part. Then as many processes read their shards back and verify them.
  * Bytes that were written past the page cache come from the disk. */
 #include "base/clock.h"
+#include "base/median.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/layout/writer_share.h"
 #include "worker/bench/bench.h"
@@ -238,9 +239,9 @@ static enum dpt_status measure_checkpoint(struct bench_state *s, json_t **ret, s
         commit[i] = s->seconds->commit;
         DPT_TRY(on_all(s, read_as, &read[i], err));
     }
-    const double mb = 1e-6 * (double)s->bytes, write_s = dpt_bench_median(write, repeats),
-                 read_s = dpt_bench_median(read, repeats), part_s = dpt_bench_median(part, repeats),
-                 commit_s = dpt_bench_median(commit, repeats);
+    const double mb = 1e-6 * (double)s->bytes, write_s = dpt_median(write, repeats),
+                 read_s = dpt_median(read, repeats), part_s = dpt_median(part, repeats),
+                 commit_s = dpt_median(commit, repeats);
     printf("%s, %.0f MB, %d writers, %s: written in %.3f s (%.0f MB/s; parts %.3f s, commit %.3f "
            "s), read in %.3f s (%.0f MB/s); medians of %d\n",
            args.model, mb, (int)args.writers, args.layout, write_s, mb / write_s, part_s, commit_s,

@@ -6,6 +6,7 @@
  * checked element by element. */
 #include "worker/bench/bench_collectives.h"
 
+#include "base/median.h"
 #include "base/memory.h"
 #include "worker/bench/collective_math.h"
 #include "worker/bench/collectives_table.h"
@@ -134,7 +135,7 @@ static void read_result(const struct collectives_shared *shared, struct collecti
         ret->wrong += shared->wrong[rank];
     ret->measured = true;
     ret->us = sum / (double)args.rounds;
-    ret->median_us = dpt_bench_median(mean, (int)args.rounds);
+    ret->median_us = dpt_median(mean, (int)args.rounds);
     ret->least_us = mean[0];
 }
 

@@ -2,6 +2,7 @@
  * Measures small exchanges (latency), large exchanges (bandwidth), and the all-reduce of floats
  * that the canonical reduction makes of them (lend, add, gather). */
 #include "base/clock.h"
+#include "base/median.h"
 #include "worker/bench/bench.h"
 #include "worker/comm/comm.h"
 
@@ -124,7 +125,7 @@ static double median_us(struct side *s, size_t bytes, void (*fn)(struct side *, 
         fn(s, bytes);
         us[i] = (double)(dpt_now_ns() - start) * 1e-3;
     }
-    dpt_bench_sort(us, rounds);
+    dpt_sort_doubles(us, rounds);
     return us[rounds / 2];
 }
 

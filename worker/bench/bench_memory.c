@@ -85,15 +85,6 @@ static enum dpt_status set_shapes(void *ctx, const char *value, struct dpt_err *
                     MEMORY_PLAN_SHAPES_MAX, MEMORY_PLAN_RANKS_MAX, value);
 }
 
-static enum dpt_status add_set(void *ctx, const char *value, struct dpt_err *err)
-{
-    struct memory_plan *plan = ctx;
-    if (plan->n_sets == MEMORY_PLAN_SETS_MAX)
-        return dpt_fail(err, DPT_EINVAL, "given more than %d times", MEMORY_PLAN_SETS_MAX);
-    plan->sets[plan->n_sets++] = value;
-    return DPT_OK;
-}
-
 static const struct dpt_option options[] = {
     {"--strategies", "NAME,...", "rows of the table: ddp, ddp+packed, zero1, … (all)",
      .text = &args.only},
@@ -110,8 +101,8 @@ static const struct dpt_option options[] = {
     {"--plan", "NODESxRANKS,...", "starts nothing: computes the memory of these worlds",
      .set = set_shapes, .ctx = &args.plan},
     {"--config", "FILE", "with --plan: the config (the defaults)", .text = &args.plan.config},
-    {"--set", "KEY=VALUE", "with --plan: changes a key of the config; repeatable", .set = add_set,
-     .ctx = &args.plan}};
+    {"--set", "KEY=VALUE", "with --plan: changes a key of the config; repeatable",
+     .set = dpt_bench_add_set, .ctx = &args.plan.sets}};
 
 static double mib(int64_t bytes)
 {
@@ -314,7 +305,7 @@ static enum dpt_status run_memory(json_t **ret_report, struct dpt_err *err)
     char dir[DPT_BENCH_DIR_BYTES];
     if (args.plan.n_shapes > 0)
         return plan_strategies(ret_report, err);
-    if (args.plan.config || args.plan.n_sets > 0)
+    if (args.plan.config || args.plan.sets.n > 0)
         return dpt_fail(err, DPT_EINVAL, "--config and --set need --plan");
     DPT_TRY(dpt_bench_dir_create(NULL, "memory", dir, err));
     enum dpt_status status = bench_programs_begin(err);

@@ -113,11 +113,11 @@ static enum dpt_status load_config(const struct memory_plan *plan, const char *s
                                    struct dpt_config *ret, struct dpt_err *err)
 {
     char strategy[TEXT_BYTES], nnodes[TEXT_BYTES];
-    const char *overrides[MEMORY_PLAN_SETS_MAX + 2];
+    const char *overrides[DPT_BENCH_SETS_MAX + 2];
     size_t n = 0, bytes = 0;
     char *text = NULL;
-    for (int i = 0; i < plan->n_sets; i++)
-        overrides[n++] = plan->sets[i];
+    for (int i = 0; i < plan->sets.n; i++)
+        overrides[n++] = plan->sets.set[i];
     (void)snprintf(strategy, sizeof strategy, "strategy={%s}", section);
     (void)snprintf(nnodes, sizeof nnodes, "cluster.nnodes=%d", nodes);
     overrides[n++] = strategy;

@@ -2,21 +2,19 @@
 #ifndef DPT_WORKER_BENCH_BENCH_MEMORY_PLAN_H
 #define DPT_WORKER_BENCH_BENCH_MEMORY_PLAN_H
 
-#include "base/err.h"
+#include "worker/bench/bench.h"
 
 #include <jansson.h>
 
 enum {
-    MEMORY_PLAN_SETS_MAX = 16,
     MEMORY_PLAN_SHAPES_MAX = 8,
     MEMORY_PLAN_RANKS_MAX = 1024,
     MEMORY_PLAN_CONFIG_BYTES = 1 << 20
 };
 
 struct memory_plan {
-    const char *config;                     /* a YAML file; NULL: the defaults */
-    const char *sets[MEMORY_PLAN_SETS_MAX]; /* KEY=VALUE; overrides the file */
-    int n_sets;
+    const char *config;         /* a YAML file; NULL: the defaults */
+    struct dpt_bench_sets sets; /* override the file */
     int shapes[MEMORY_PLAN_SHAPES_MAX][2]; /* nodes, ranks per node */
     int n_shapes;
 };

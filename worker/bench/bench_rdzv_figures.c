@@ -1,6 +1,7 @@
 /* The figures of dpt-bench rdzv (bench_rdzv_figures.h). */
 #include "worker/bench/bench_rdzv_figures.h"
 
+#include "base/median.h"
 #include "worker/bench/bench.h"
 
 #include <stdio.h>
@@ -15,7 +16,7 @@ struct rdzv_times rdzv_times_of(double *values, int n)
 {
     if (n == 0)
         return (struct rdzv_times){0};
-    dpt_bench_sort(values, n);
+    dpt_sort_doubles(values, n);
     return (struct rdzv_times){
         .p50 = value_at(values, n, 50), .p99 = value_at(values, n, 99), .max = values[n - 1]};
 }

@@ -1,6 +1,7 @@
 /* Table and JSON of the recovery bench. */
 #include "worker/bench/bench_recover_report.h"
 
+#include "base/median.h"
 #include "worker/bench/bench.h"
 
 #include <math.h>
@@ -74,7 +75,7 @@ static void quantiles_of(const struct view *v, int column, double ret[QUANTILES]
         if (is_in_row(&v->trials[i], v->strategy, v->row) &&
             !isnan(trial_column(&v->trials[i], column)))
             values[count++] = trial_column(&v->trials[i], column);
-    dpt_bench_sort(values, count);
+    dpt_sort_doubles(values, count);
     for (int q = 0; q < QUANTILES; q++)
         ret[q] = count > 0 ? values[(int)ceil(quantiles[q] * count) - 1] : NAN;
     free(values);
@@ -139,7 +140,7 @@ static double death_p99_ms(const struct recover_trial *trials, int n)
         if (is_death(&trials[i]) && trials[i].measured)
             values[count++] = fmax(isnan(event) ? 0 : event, outside - trials[i].step_ms);
     }
-    dpt_bench_sort(values, count);
+    dpt_sort_doubles(values, count);
     const double p99 = count > 0 ? values[(int)ceil(0.99 * count) - 1] : NAN;
     free(values);
     return p99;

@@ -2,6 +2,7 @@
 #include "worker/bench/bench_recover_watch.h"
 
 #include "base/fs.h"
+#include "base/median.h"
 #include "worker/bench/bench.h"
 
 #include <jansson.h>
@@ -240,7 +241,7 @@ static double median_of(const double *values, int64_t taken)
     double sorted[REC_STEP_TIMES];
     int n = taken < REC_STEP_TIMES ? (int)taken : REC_STEP_TIMES;
     memcpy(sorted, values, (size_t)n * sizeof *sorted);
-    dpt_bench_sort(sorted, n);
+    dpt_sort_doubles(sorted, n);
     return n > 0 ? sorted[n / 2] : 0;
 }
 

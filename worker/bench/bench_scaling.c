@@ -9,6 +9,7 @@
 
 #include "base/cores.h"
 #include "base/fs.h"
+#include "base/median.h"
 #include "base/strategy_traits.h"
 #include "worker/bench/programs.h"
 #include "worker/model/model.h"
@@ -239,9 +240,9 @@ static enum dpt_status scaling_prepare(struct scaling_bench *b, struct dpt_err *
 static void take_run(struct scaling_world *w, struct measured *m)
 {
     const int i = w->n_runs++;
-    w->step_ms[i] = dpt_bench_median(m->step_ms, m->n);
-    w->exposed_ms[i] = dpt_bench_median(m->exposed_ms, m->n);
-    w->late_ms[i] = dpt_bench_median(m->late_ms, m->n);
+    w->step_ms[i] = dpt_median(m->step_ms, m->n);
+    w->exposed_ms[i] = dpt_median(m->exposed_ms, m->n);
+    w->late_ms[i] = dpt_median(m->late_ms, m->n);
     w->sent_bytes = m->sent_bytes;
     measured_keep_hash(m, i == 0, w->hash);
 }

@@ -1,6 +1,7 @@
 /* Computes the figures over all runs of `dpt-bench strategies`; prints the table and the JSON. */
 #include "worker/bench/bench_strategies.h"
 
+#include "base/median.h"
 #include "base/strategy_traits.h"
 #include "worker/bench/bench.h"
 #include "worker/model/model.h"
@@ -20,7 +21,7 @@ static void conclude(const struct strategies_bench *b, struct strategies_strateg
         struct measured *run = &s->runs[i];
         memcpy(all + n, run->step_ms, (size_t)run->n * sizeof *all);
         n += run->n;
-        const double ms = dpt_bench_median(run->step_ms, run->n);
+        const double ms = dpt_median(run->step_ms, run->n);
         if (i == 0 || ms < s->step_ms_best)
             s->step_ms_best = ms;
         if (i == 0 || ms > s->step_ms_worst)
@@ -36,9 +37,9 @@ static void conclude(const struct strategies_bench *b, struct strategies_strateg
             s->peak_bytes = run->peak_bytes;
         s->one_hash = s->one_hash && strcmp(run->hash, s->runs[0].hash) == 0;
     }
-    s->step_ms = dpt_bench_median(all, n);
-    s->wait_share = dpt_bench_median(shares, s->n_runs);
-    s->sent_bytes = (int64_t)dpt_bench_median(sent, s->n_runs);
+    s->step_ms = dpt_median(all, n);
+    s->wait_share = dpt_median(shares, s->n_runs);
+    s->sent_bytes = (int64_t)dpt_median(sent, s->n_runs);
     s->tokens_per_s = (double)(b->args.global_batch * b->args.seq_len) * 1e3 / s->step_ms;
 }
 

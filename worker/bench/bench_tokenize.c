@@ -7,6 +7,7 @@
  * its thread, which other work on the machine changes little. */
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/median.h"
 #include "worker/bench/bench.h"
 #include "worker/data/tokenizer.h"
 
@@ -95,7 +96,7 @@ static enum dpt_status measure_cpu(struct job *job, int64_t repeats, double *ret
             return job->status;
         }
     }
-    dpt_bench_sort(times, (int)repeats);
+    dpt_sort_doubles(times, (int)repeats);
     *ret = 1e-6 * (double)job->bytes / times[repeats / 2];
     return DPT_OK;
 }

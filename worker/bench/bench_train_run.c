@@ -4,6 +4,7 @@
 #include "worker/bench/bench_train.h"
 
 #include "base/fs.h"
+#include "base/median.h"
 #include "base/rng.h"
 #include "worker/bench/alloc_count.h"
 #include "worker/bench/bench.h"
@@ -110,7 +111,7 @@ static enum dpt_status read_metrics(const struct train_case *c, struct train_res
         return dpt_fail(err, DPT_EPROTO, "'%s' has %d timed steps, expected %d", path, n,
                         (int)(c->steps - c->warmup));
     ret->steps_timed = n;
-    dpt_bench_sort(ms, n);
+    dpt_sort_doubles(ms, n);
     ret->median_ms = ms[n / 2];
     return DPT_OK;
 }

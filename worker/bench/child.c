@@ -65,7 +65,7 @@ static enum dpt_status read_answer(const json_t *object, int exit_status, json_t
                         "%s", json_string_value(json_object_get(object, "text")));
     if (WIFSIGNALED(exit_status) && WTERMSIG(exit_status) == SIGKILL)
         return dpt_fail(err, DPT_ENOMEM,
-                        "the kernel ended the process (signal 9), as it does when the memory of "
+                        "the process was killed (signal 9), as the kernel does when the memory of "
                         "the machine or of a control group is used up");
     if (WIFSIGNALED(exit_status))
         return dpt_fail(err, DPT_EABORTED, "the process died of signal %d", WTERMSIG(exit_status));

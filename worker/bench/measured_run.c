@@ -2,6 +2,7 @@
 #include "worker/bench/measured_run.h"
 
 #include "base/fs.h"
+#include "base/median.h"
 #include "worker/bench/bench.h"
 #include "worker/bench/programs.h"
 
@@ -185,7 +186,7 @@ static enum dpt_status read_node(const struct measured_run *run, int i, struct m
     }
     add_waits(&steps, i == 0, m);
     m->wait_share += steps.waited_ms / steps.total_ms / run->nodes;
-    const int64_t sent = (int64_t)dpt_bench_median(steps.sent, steps.n);
+    const int64_t sent = (int64_t)dpt_median(steps.sent, steps.n);
     if (i == 0 || sent > m->sent_bytes) {
         m->sent_bytes = sent;
         m->sends_bytes = sends;

@@ -26,7 +26,7 @@ DPT_MUST_USE enum dpt_status bench_server_start(const char *dir, pid_t *ret_serv
 
 /* Starts dpt-worker as node `id` on host `host`. Its output goes to `id`.log in folder `dir`. The
  * caller reaps the child. */
-enum { BENCH_SETS_MAX = 24 };
+enum { BENCH_SETS_MAX = 32 };
 struct bench_worker {
     const char *dir, *id, *host;
     const char *config;      /* NULL: config.yaml in `dir` */

@@ -2,6 +2,7 @@
 #include "worker/bench/spread.h"
 
 #include "base/err.h"
+#include "base/median.h"
 #include "worker/bench/bench.h"
 
 #include <math.h>
@@ -33,7 +34,7 @@ struct spread spread_of(const double *values, int n)
     double sorted[SPREAD_REPEATS_MAX];
     DPT_ASSERT(n >= 1 && n <= SPREAD_REPEATS_MAX);
     memcpy(sorted, values, (size_t)n * sizeof *sorted);
-    struct spread s = {.n = n, .median = dpt_bench_median(sorted, n), .mean = mean_of(values, n)};
+    struct spread s = {.n = n, .median = dpt_median(sorted, n), .mean = mean_of(values, n)};
     s.min = sorted[0];
     s.max = sorted[n - 1];
     s.deviation = deviation_of(values, n, s.mean);

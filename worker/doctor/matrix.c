@@ -1,27 +1,14 @@
 /* The judgement on a matrix of links (matrix.h). */
 #include "worker/doctor/matrix.h"
 
+#include "base/median.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 static const char section[] = "links";
 
 #define GB 1e9
-
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts the values. The mean of the two middle values if their number is even. */
-static double median_of(double *values, int n)
-{
-    if (n == 0)
-        return 0;
-    qsort(values, (size_t)n, sizeof values[0], compare_doubles);
-    return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 static const struct dpt_pair *measured_pair(const struct dpt_matrix *m, int from, int to)
 {
@@ -42,8 +29,10 @@ void dpt_matrix_medians(const struct dpt_matrix *m, struct dpt_matrix_medians *r
             rates[n] = pair->bytes_per_s;
             times[n++] = pair->rtt_us;
         }
-    *ret = (struct dpt_matrix_medians){
-        .n = n, .bytes_per_s = median_of(rates, n), .rtt_us = median_of(times, n)};
+    *ret = (struct dpt_matrix_medians){0};
+    if (n > 0)
+        *ret = (struct dpt_matrix_medians){
+            .n = n, .bytes_per_s = dpt_median(rates, n), .rtt_us = dpt_median(times, n)};
 }
 
 /* ---- the slowest pair ---- */

@@ -2,6 +2,7 @@
 #include "worker/doctor/run_log.h"
 
 #include "base/fs.h"
+#include "base/median.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -93,12 +94,6 @@ static void take_event(void *ctx, const json_t *object)
     log->event_s = json_number_value(json_object_get(object, "time"));
 }
 
-static int compare_seconds(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_interval(const struct steps *steps)
 {
     double intervals[DPT_RUN_LOG_LINES_MAX];
@@ -108,10 +103,7 @@ static double median_interval(const struct steps *steps)
         intervals[i - 1] =
             steps->time[at % DPT_RUN_LOG_LINES_MAX] - steps->time[(at - 1) % DPT_RUN_LOG_LINES_MAX];
     }
-    if (n < 2)
-        return 0;
-    qsort(intervals, (size_t)n - 1, sizeof intervals[0], compare_seconds);
-    return intervals[(n - 1) / 2];
+    return n < 2 ? 0 : dpt_median(intervals, n - 1);
 }
 
 /* The time of summary.json; 0: there is none, or it cannot be read. */

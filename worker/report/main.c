@@ -19,7 +19,7 @@ static int run_command(int argc, char **argv)
 {
     static struct report_args args;
     struct dpt_err err;
-    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+    if (argc >= 2 && strcmp(argv[argc - 1], "--help") == 0) {
         report_args_help(stdout);
         return EXIT_SUCCESS;
     }

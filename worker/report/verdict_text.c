@@ -5,7 +5,7 @@
 #include <string.h>
 
 struct remedy {
-    const char *key, *text;
+    const char *key, *text; /* the config key to change; a sentence that names it */
 };
 
 /* Communication by strategy; the last row is for all others. */
@@ -13,13 +13,13 @@ static const struct {
     const char *strategy;
     struct remedy remedy;
 } communication[] = {
-    {"simple", {"strategy.name", "strategy.name: ddp sends buckets during the backward pass"}},
-    {"simple_ga", {"strategy.name", "strategy.name: ddp sends buckets during the backward pass"}},
-    {"hook", {"strategy.name", "strategy.name: ddp does not wait for each tensor"}},
-    {"async", {"strategy.name", "strategy.name: ddp sends buckets instead of single tensors"}},
+    {"simple", {"strategy.name", "With strategy.name: ddp buckets are sent during the backward pass"}},
+    {"simple_ga", {"strategy.name", "With strategy.name: ddp buckets are sent during the backward pass"}},
+    {"hook", {"strategy.name", "With strategy.name: ddp no tensor is waited for alone"}},
+    {"async", {"strategy.name", "With strategy.name: ddp buckets are sent, not single tensors"}},
     {"full_shard",
-     {"strategy.sharding", "strategy.sharding: shard_grad_op gathers the weights once per step"}},
-    {"zero3", {"strategy.name", "strategy.name: zero2 gathers the weights once per step"}},
+     {"strategy.sharding", "With strategy.sharding: shard_grad_op the weights are gathered once per step"}},
+    {"zero3", {"strategy.name", "With strategy.name: zero2 the weights are gathered once per step"}},
     {NULL, {"strategy.compression", "strategy.compression: bf16 halves the bytes between hosts"}},
 };
 
@@ -118,9 +118,9 @@ void report_verdict_write(struct dpt_report_verdict *verdict,
     (void)snprintf(verdict->key, sizeof verdict->key, "%s", remedy.key);
     (void)snprintf(verdict->text, sizeof verdict->text,
                    "The bottleneck is %s. This takes %.1f ms of the mean step of %.1f ms "
-                   "(%.0f %%). Change %s: %s.",
+                   "(%.0f %%). %s.",
                    finding, facts->lost_ms, facts->step_ms, verdict->share[verdict->cause],
-                   remedy.key, remedy.text);
+                   remedy.text);
     verdict->warning[0] = '\0';
     if (verdict->exposed_percent > REPORT_EXPOSED_WARN_PERCENT)
         (void)snprintf(verdict->warning, sizeof verdict->warning,

@@ -375,7 +375,8 @@ def test_diff_of_a_folder_with_two_strategies(tmp_path):
 
 
 def test_help_and_version(tmp_path):
-    assert trace(tmp_path, "--help").stdout.startswith("usage: dpt-trace")
+    for words in (["--help"], ["ddp", "--help"]):
+        assert trace(tmp_path, *words).stdout.startswith("usage: dpt-trace")
     assert re.fullmatch(r"dpt-trace \d+\.\d+\.\d+\n", trace(tmp_path, "--version").stdout)
 
 
