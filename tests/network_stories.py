@@ -46,6 +46,7 @@ def newest_step(worker):
 
 
 def pass_time(seconds, slow):
+    """Lets real time pass: the length of a fault is what a story varies."""
     until = time.monotonic() + seconds
     wait_until("the time has passed", lambda: time.monotonic() >= until, seconds + 60 * slow)
 

@@ -170,12 +170,10 @@ static struct node *join_run(const struct inquiry *from, struct run *run, struct
  * this name: its user has stopped the run to change the config. */
 static bool begins_next_run(const struct inquiry *from, const struct run *run)
 {
-    const struct membership *membership = &run->membership;
     const Dpt__RunSpec *spec = from->message->spec;
-    const size_t newest = (membership->n_departed - 1) % DEPARTED_MAX;
-    return run->n_nodes == 0 && run->kept.n_nodes == 0 && membership->n_departed > 0 &&
-           membership->departed[newest].released && !dpt_rdzv_is_return_possible(run) &&
-           strcmp(run->spec.user, spec->user) == 0 &&
+    const struct departed *newest = dpt_rdzv_departed_newest(&run->membership);
+    return run->n_nodes == 0 && run->kept.n_nodes == 0 && newest != NULL && newest->released &&
+           !dpt_rdzv_is_return_possible(run) && strcmp(run->spec.user, spec->user) == 0 &&
            strcmp(run->spec.config_digest, spec->config_digest) != 0;
 }
 

@@ -37,27 +37,27 @@ static enum dpt_status apply_joined(struct run *run, const struct dpt_rdzv_recor
     struct departed *departed =
         dpt_rdzv_departed_as(run, node->id_hash, node->incarnation, node->secret);
     if (departed != NULL)
-        *departed = (struct departed){0};
+        dpt_rdzv_departed_drop(&run->membership, departed);
     return DPT_OK;
 }
 
 static enum dpt_status apply_removed(struct run *run, const struct dpt_rdzv_record *record,
                                      struct dpt_err *err)
 {
-    struct membership *membership = &run->membership;
     struct kept_node *node = find_incarnation(run, record->node, record->incarnation);
     if (node == NULL)
         return contradict(err, record, "the removed node is not there");
-    struct departed *departed = &membership->departed[membership->n_departed++ % DEPARTED_MAX];
-    *departed = (struct departed){.id_hash = node->id_hash,
-                                  .incarnation = node->incarnation,
-                                  .released = (record->flags & DPT_RDZV_FLAG_RELEASED) != 0,
-                                  .last_holder = (record->flags & DPT_RDZV_FLAG_LAST_HOLDER) != 0,
-                                  .n_nodes = record->count,
-                                  .cut_off = (record->flags & DPT_RDZV_FLAG_CUT_OFF) != 0,
-                                  .awaited = (record->flags & DPT_RDZV_FLAG_AWAITED) != 0,
-                                  .counter_seen = record->number};
-    memcpy(departed->secret, node->secret, sizeof departed->secret);
+    struct departed departed = {.id_hash = node->id_hash,
+                                .incarnation = node->incarnation,
+                                .released = (record->flags & DPT_RDZV_FLAG_RELEASED) != 0,
+                                .last_holder = (record->flags & DPT_RDZV_FLAG_LAST_HOLDER) != 0,
+                                .n_nodes = record->count,
+                                .cut_off = (record->flags & DPT_RDZV_FLAG_CUT_OFF) != 0,
+                                .awaited = (record->flags & DPT_RDZV_FLAG_AWAITED) != 0,
+                                .counter_seen = record->number};
+    memcpy(departed.secret, node->secret, sizeof departed.secret);
+    if (!dpt_rdzv_departed_add(&run->membership, &departed))
+        return dpt_fail_nomem(err, "removed nodes of run '%s'", run->name);
     dpt_rdzv_kept_drop(&run->kept, node);
     return DPT_OK;
 }
@@ -122,8 +122,7 @@ static enum dpt_status apply_plan(struct run *run, const struct dpt_rdzv_record 
 static void note_ran(struct run *run, uint64_t generation)
 {
     run->kept.ran = generation;
-    for (size_t i = 0; i < DEPARTED_MAX; i++)
-        run->membership.departed[i].awaited = false;
+    dpt_rdzv_departed_await_none(&run->membership);
 }
 
 static enum dpt_status apply_runs(struct run *run, const struct dpt_rdzv_record *record,

@@ -15,6 +15,8 @@ bool dpt_rdzv_kept_may_hold_newest(const struct run *run, const struct kept_node
  * none. */
 struct departed *dpt_rdzv_departed_as(struct run *run, uint64_t id_hash, uint64_t incarnation,
                                       const uint8_t secret[DPT_PROTO_SECRET_BYTES]);
+/* The incarnation that was removed last; NULL: none was. */
+const struct departed *dpt_rdzv_departed_newest(const struct membership *membership);
 
 /* ---- for apply.c, which alone changes durable state, and for the end of a run ---- */
 
@@ -23,5 +25,10 @@ struct kept_node *dpt_rdzv_kept_add(struct kept *kept, const char *id);
 /* Takes the node out of the list and frees it. */
 void dpt_rdzv_kept_drop(struct kept *kept, struct kept_node *node);
 void dpt_rdzv_kept_fini(struct kept *kept);
+/* Copies a removed incarnation into the ring. False: no memory. */
+bool dpt_rdzv_departed_add(struct membership *membership, const struct departed *each);
+void dpt_rdzv_departed_drop(struct membership *membership, struct departed *each);
+/* No removed incarnation may return with the newest state any more. */
+void dpt_rdzv_departed_await_none(struct membership *membership);
 
 #endif

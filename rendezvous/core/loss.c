@@ -28,12 +28,14 @@ static double seconds_of_ms(int64_t ms)
 static void add_loss_to_cause(struct run *run, const struct cause *cause)
 {
     const bool is_loss = cause->kind == CAUSE_RANK_LOST || cause->kind == CAUSE_NODE_LOST;
-    if (run->phase != DPT_RDZV_WAITING || !is_loss ||
+    char *text = run->formation.cause.text;
+    const size_t used = strlen(text), room = sizeof run->formation.cause.text - used;
+    /* Without room nothing is left to do: of thousands of losses only the first look at all ranks.
+     */
+    if (run->phase != DPT_RDZV_WAITING || !is_loss || room == 1 ||
         dpt_rdzv_step_held(run, GROUP_ALL) >= run->progress.steps_done)
         return;
-    char *text = run->formation.cause.text;
-    const size_t used = strlen(text);
-    (void)snprintf(text + used, sizeof run->formation.cause.text - used, "; %s", cause->text);
+    (void)snprintf(text + used, room, "; %s", cause->text);
     if (cause->kind == CAUSE_RANK_LOST) /* the caller has logged the loss of a node */
         dpt_rdzv_log(run, DPT_LOG_WARN, "while the run waits for nodes: %s", cause->text);
 }

@@ -13,15 +13,22 @@ static bool is_back(const struct run *run, const struct kept_node *node)
 /* True: a member is not back that the next generation should have. These are the members that may
  * hold the newest state, and before the first generation has run all. Members that come back in the
  * order of joining or in any random order leave one that is missing near the end of the list. */
-static bool is_any_missing(const struct run *run)
+static bool is_missing(const struct run *run, const struct kept_node *node)
 {
-    const struct kept *kept = &run->kept;
+    return (run->kept.ran == 0 || dpt_rdzv_kept_may_hold_newest(run, node)) && !is_back(run, node);
+}
+
+static bool is_any_missing(struct run *run)
+{
+    struct kept *kept = &run->kept;
     if (kept->n_nodes == run->n_nodes) /* each node is a member */
         return false;
-    for (const struct kept_node *node = kept->last; node != NULL; node = node->before)
-        if ((kept->ran == 0 || dpt_rdzv_kept_may_hold_newest(run, node)) && !is_back(run, node))
-            return true;
-    return false;
+    if (kept->missing != NULL && is_missing(run, kept->missing))
+        return true; /* the same one as at the last question */
+    kept->missing = kept->last;
+    while (kept->missing != NULL && !is_missing(run, kept->missing))
+        kept->missing = kept->missing->before;
+    return kept->missing != NULL;
 }
 
 static void begin_run(struct run *run)
@@ -61,7 +68,7 @@ bool dpt_rdzv_knows_members(const struct run *run)
     return run->formation.members_until_ms >= 0 && !run->formation.outdated;
 }
 
-bool dpt_rdzv_awaits_members(const struct run *run)
+bool dpt_rdzv_awaits_members(struct run *run)
 {
     return dpt_rdzv_knows_members(run) && is_any_missing(run);
 }

@@ -29,10 +29,10 @@
 #include "rendezvous/core/timing.h"
 
 enum {
-    DEPARTED_MAX = 1024, /* removed incarnations that a run remembers */
-    FORGOTTEN_MAX = 64,  /* forgotten runs that are remembered by name */
-    LOSSES_MAX = 16,     /* lost ranks that are remembered to explain a missing shard */
-    EPOCHS_MAX = 64,     /* earlier servers of the journal that are remembered */
+    DEPARTED_MAX = DPT_PROTO_NODES_MAX, /* removed incarnations that a run remembers */
+    FORGOTTEN_MAX = 64,                 /* forgotten runs that are remembered by name */
+    LOSSES_MAX = 16, /* lost ranks that are remembered to explain a missing shard */
+    EPOCHS_MAX = 64, /* earlier servers of the journal that are remembered */
     NODE_TEXT_BYTES = 2 * DPT_PROTO_NAME_BYTES + 64
 };
 
@@ -228,6 +228,7 @@ struct kept_node {
 struct kept {
     struct kept_node *first, *last; /* list of n_nodes nodes, owned */
     size_t n_nodes;
+    struct kept_node *missing;                /* not back at the last question; NULL: not known */
     struct index ids;                         /* nodes by id_hash */
     uint64_t planned;                         /* generation of the newest plan; 0: none */
     char plan_digest[DPT_PROTO_DIGEST_BYTES]; /* its digest */
@@ -243,8 +244,10 @@ struct kept {
 /* Removed nodes, and counters over the nodes of the run. */
 struct membership {
     uint64_t joins;
-    struct departed departed[DEPARTED_MAX]; /* ring; unused entries are zero */
-    size_t n_departed;                      /* number ever added to the ring */
+    struct departed *departed; /* ring of n_departed_room, owned; unused entries are zero */
+    size_t n_departed_room;    /* grows up to DEPARTED_MAX before an entry is written over */
+    size_t n_departed;         /* number ever added to the ring */
+    uint32_t n_awaited;        /* entries that may return with the newest state */
     uint32_t n_leaving;
     int n_outside, n_foreign; /* ranks without a place in the newest plan that are alive; RUNNING */
     int64_t listened_ms;      /* dpt_rdzv_listened_ms at hearing.heard_ms */

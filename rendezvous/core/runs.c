@@ -106,6 +106,7 @@ void dpt_rdzv_run_destroy(struct run **run)
     dpt_rdzv_index_fini(&(*run)->ids);
     dpt_rdzv_plan_fini(&(*run)->plan);
     dpt_rdzv_kept_fini(&(*run)->kept);
+    free((*run)->membership.departed);
     free((*run)->spec.config_digest);
     free((*run)->spec.config_yaml);
     free((*run)->spec.user);

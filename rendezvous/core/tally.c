@@ -13,9 +13,12 @@ static bool is_unreported(const struct rank *rank)
            dpt_rdzv_rank_is_alive(rank) && !dpt_rdzv_has_quiesced(rank);
 }
 
+/* A rank goes on to report the last generation that failed for it, also while it runs in a later
+ * one. */
 static bool has_stopped(const struct rank *rank)
 {
-    return rank->failed_generation != 0 || rank->phase == DPT__RANK_PHASE__RANK_READY ||
+    return (rank->failed_generation != 0 && rank->failed_generation >= rank->generation) ||
+           rank->phase == DPT__RANK_PHASE__RANK_READY ||
            rank->phase == DPT__RANK_PHASE__RANK_QUIESCED;
 }
 

@@ -49,17 +49,9 @@ const struct node *dpt_rdzv_foreign_node(const struct run *run)
 
 /* ---- nodes that were removed for silence ---- */
 
-static bool is_any_awaited(const struct membership *membership)
-{
-    for (size_t i = 0; i < DEPARTED_MAX; i++)
-        if (membership->departed[i].awaited)
-            return true;
-    return false;
-}
-
 bool dpt_rdzv_awaits_return(const struct run *run)
 {
-    return run->core->now_ms < run->formation.regather_until_ms && is_any_awaited(&run->membership);
+    return run->core->now_ms < run->formation.regather_until_ms && run->membership.n_awaited > 0;
 }
 
 bool dpt_rdzv_is_return_possible(const struct run *run)
@@ -67,7 +59,7 @@ bool dpt_rdzv_is_return_possible(const struct run *run)
     for (size_t i = 0; i < run->n_nodes; i++)
         if (run->nodes[i]->returned && !run->nodes[i]->leaving)
             return true;
-    return is_any_awaited(&run->membership);
+    return run->membership.n_awaited > 0;
 }
 
 void dpt_rdzv_end_awaiting(struct run *run)

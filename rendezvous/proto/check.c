@@ -3,6 +3,7 @@
 #include "rendezvous/proto/check.h"
 
 #include "base/shard.h"
+#include "rendezvous/proto/links.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -11,6 +12,10 @@
  * strings the limit includes the NUL; for lists it is a number of elements. */
 static size_t limit_of(const ProtobufCFieldDescriptor *field)
 {
+    /* "ranks" are those of a node, of a run's status, of a mesh, or of a node and its links. */
+    _Static_assert(DPT_PROTO_RANKS_MAX * (DPT_LINKS_MAX + 1) <= (int)DPT_MESH_MAX &&
+                       (int)DPT_PROTO_STATUS_RANKS_MAX <= (int)DPT_MESH_MAX,
+                   "a list of ranks may be longer than that of a mesh");
     static const struct {
         const char *name;
         size_t max;
@@ -253,6 +258,7 @@ enum dpt_status dpt_check_agent_state(const Dpt__AgentState *message, struct dpt
         DPT_TRY(check_range(err, "secret", (int64_t)message->secret.len, DPT_PROTO_SECRET_BYTES,
                             DPT_PROTO_SECRET_BYTES));
     DPT_TRY(check_step(err, "step_high", message->step_high, 0));
+    DPT_TRY(check_range(err, "plan_world", message->plan_world, 0, DPT_PROTO_WORLD_MAX));
     DPT_TRY(check_range(err, "ranks", (int64_t)message->n_ranks, 0, DPT_PROTO_RANKS_MAX));
     for (size_t i = 0; i < message->n_ranks; i++) {
         DPT_TRY(check_rank_state(message->ranks[i], err));

@@ -9,7 +9,8 @@ import subprocess
 import time
 from datetime import datetime
 
-from cluster import ROOT, Cluster, ClusterError, bin_dir, checkpoint_hash, wait_until
+from cluster import ROOT, Cluster, ClusterError, bin_dir, checkpoint_hash
+from network_stories import pass_time
 
 NODES, STEPS, EVERY = "abcd", 400, 10
 KILLS, KILLS_OF_A_RUN = 300, 6
@@ -21,12 +22,6 @@ MOMENTS = ("any", "formation", "grant", "end")
 def settings():
     return {"train.steps": STEPS, "checkpoint.every_steps": EVERY, "train.log_every": 1, "cluster.nnodes": len(NODES),
             "cluster.timeout_s": 5}
-
-
-def let_pass(seconds):
-    """The seeded time until a kill, or without a server."""
-    until = time.monotonic() + seconds
-    wait_until("the seeded time is over", lambda: time.monotonic() >= until, seconds + 5)
 
 
 def undisturbed_hash(line):
@@ -60,14 +55,14 @@ class Killed:
                        cluster.log_tails)
         elif moment == "end":
             cluster.wait_step(STEPS - rng.randrange(12), WAIT_S, alive=False)
-        let_pass(rng.uniform(0, 0.3))
+        pass_time(rng.uniform(0, 0.3), 1)
 
     def kill_server(self):
         cluster, rng = self.cluster, self.rng
         away_s = rng.choices([rng.uniform(0, 0.5), rng.uniform(0.5, 10), rng.uniform(10, 90)], [85, 13, 2])[0]
         cluster.server.kill()
         self.kills += 1
-        let_pass(away_s)
+        pass_time(away_s, 1)
         before = len(cluster.server.log())
         started = time.time()
         cluster.restart_server()

@@ -86,7 +86,7 @@ def pure_core(line):
     and a silent rack are one generation and one restart each."""
     path = bin_dir().parent / "tests" / "dpt_scale"
     if not path.exists():
-        raise NotRun(f"{path} is not built: the protocol of this version sends the whole world to each node")
+        raise ClusterError(f"{path} is not built: build it with ninja -C build dpt_scale")
     argv = [path, "--nodes", 10_000, "--ranks", RANKS, "--beats", 3, "--rack", RACK, "--check"]
     line.command(argv)
     run = subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=CORE_TIMEOUT_S)
@@ -130,6 +130,8 @@ def cold_connects_with_keys(line):
         figures = measure_nodes(line, nodes)
         if figures:
             break
+    else:
+        raise ClusterError("no number of nodes worked")
     connect = figures["phases"][0]
     line.show("nodes that connect", nodes, "== 10000", nodes == SIZES[0])
     line.at_most("until the last has joined", connect["ms"]["max"] / 1000, COLD_S, "s")

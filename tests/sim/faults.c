@@ -251,7 +251,8 @@ static bool is_of_server(enum fault_kind kind)
 {
     return kind == FAULT_CRASH_SERVER || kind == FAULT_STOP_SERVER ||
            kind == FAULT_OVERLOAD_SERVER || kind == FAULT_DEAFEN_SERVER ||
-           kind == FAULT_PARTITION || kind >= FAULT_OUTAGE;
+           kind == FAULT_PARTITION || (kind >= FAULT_OUTAGE && kind <= FAULT_SPLIT) ||
+           kind == FAULT_SERVER_CLOCK;
 }
 
 /* A client that is refused speaks again some time after that is over. */

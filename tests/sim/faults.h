@@ -13,6 +13,12 @@ void fault_later(struct sim *sim, int64_t after_ms, enum event_kind kind, int ma
 void fault_stop_machine(struct sim *sim, const struct fault *fault, bool with_ranks);
 void fault_partition(struct sim *sim, const struct fault *fault);
 
+void profile_random(struct rng *rng, struct profile *ret);
+/* `machines`: 0: 200 to 300. */
+void profile_big(struct rng *rng, int machines, struct profile *ret);
+/* The profile of a run that shares the server of a run with profile `host`; its timeout differs. */
+void profile_beside(struct rng *rng, const struct profile *host, struct profile *ret);
+
 /* faults_net.c: what a network and clocks do besides. */
 void net_faults_plan(struct sim *sim);
 /* The clocks of the machines, and of a server that starts, show any time. */
@@ -21,11 +27,6 @@ void net_server_clock_begin(struct sim *host);
 /* False: the fault is of another kind. */
 bool net_fault_strike(struct sim *sim, const struct fault *fault);
 const char *net_fault_name(int kind);
-void profile_random(struct rng *rng, struct profile *ret);
-/* `machines`: 0: 200 to 300. */
-void profile_big(struct rng *rng, int machines, struct profile *ret);
-/* The profile of a run that shares the server of a run with profile `host`; its timeout differs. */
-void profile_beside(struct rng *rng, const struct profile *host, struct profile *ret);
 
 enum fault_kind {
     FAULT_KILL_AGENT,

@@ -168,8 +168,6 @@ static void take_plan(struct sim *sim, struct proc *proc, const Dpt__AgentToRank
                      (unsigned long long)message->generation, (unsigned long long)proc->generation);
         return;
     }
-    proc->failed_generation = 0;
-    proc->suspect = -1;
     group_join(sim, proc, message->plan);
 }
 

@@ -45,11 +45,12 @@ void dpt_agent_destroy(struct dpt_agent **agent_p)
 
 /* ---- time ---- */
 
-/* Ranks may write files for write_ms after the agent's newest message (docs/membership.md, "Write
+/* Ranks may write files for write_ms after the agent's newest step (docs/membership.md, "Write
  * permission"). If the agent's loop was suspended, the server may have expelled this node
  * meanwhile: the agent fences its ranks until the server has answered a later message. Without a
  * server no node is expelled, and a restarted server grants a full lease. So without a connection
- * only a gap longer than lease_ms - write_ms fences the ranks. */
+ * only a gap fences the ranks that is longer than lease_ms less write_ms and less the pause, in
+ * which the server may have had no message. */
 static void note_time_and_gap(struct dpt_agent *agent, int64_t now_ms)
 {
     DPT_ASSERT(now_ms >= agent->now_ms);
@@ -57,8 +58,9 @@ static void note_time_and_gap(struct dpt_agent *agent, int64_t now_ms)
     const int64_t expected_ms =
         agent->deadline_ms > agent->now_ms ? agent->deadline_ms : agent->now_ms;
     const int64_t gap_ms = now_ms - expected_ms;
-    const int64_t fence_ms =
-        agent->server.up ? timing->gap_ms : timing->lease_ms - timing->write_ms;
+    const int64_t fence_ms = agent->server.up
+                                 ? timing->gap_ms
+                                 : timing->lease_ms - timing->write_ms - agent->server.pause_ms;
     agent->now_ms = now_ms;
     if (gap_ms <= timing->gap_ms)
         return;

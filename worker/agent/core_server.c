@@ -267,7 +267,7 @@ static bool take_counters(struct dpt_agent *agent, const Dpt__ServerState *messa
 }
 
 /* The first message after a change comes at a moment that depends on the node, so that nodes that
- * are told together do not send together. */
+ * are told together do not send together. It comes no later than it would have come. */
 static void take_pause(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     struct agent_server *server = &agent->server;
@@ -277,7 +277,10 @@ static void take_pause(struct dpt_agent *agent, const Dpt__ServerState *message)
         return;
     server->pause_ms = pause_ms;
     const uint64_t hash = dpt_hash128(agent->node.id, strlen(agent->node.id)).lo;
-    server->beat_ms = agent->now_ms + (pause_ms > 0 ? (int64_t)(hash % (uint64_t)pause_ms) : 0);
+    const int64_t beat_ms =
+        agent->now_ms + (pause_ms > 0 ? (int64_t)(hash % (uint64_t)pause_ms) : 0);
+    if (beat_ms < server->beat_ms)
+        server->beat_ms = beat_ms;
 }
 
 static void take_order(struct dpt_agent *agent, const Dpt__ServerState *message)

@@ -258,8 +258,7 @@ static bool print_difference(const struct worker *worker, const char *run_config
             worker,
             "refused by the server: the config differs from that of run %s in: %s. Use the run's "
             "values%s%s, or another name (run: in the config, --rdzv-id), or stop the run's "
-            "workers "
-            "first",
+            "workers first",
             worker->config.run, keys,
             has_other_data(theirs, &worker->node->config)
                 ? " (train.epoch_steps is counted in data.train: the run has other data)"

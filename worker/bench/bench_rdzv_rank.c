@@ -60,8 +60,6 @@ static void take_plan(struct rdzv_rank *rank, uint32_t local_rank, const Dpt__Ag
     rank->world = message->plan->world_size;
     rank->step = message->plan->resume_step;
     rank->phase = DPT__RANK_PHASE__RANK_READY;
-    rank->failed_generation = 0;
-    rank->suspect = -1;
     rank->due = true;
 }
 

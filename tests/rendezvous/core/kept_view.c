@@ -71,8 +71,10 @@ static const char *nodes_difference(const struct run *of_a, const struct run *of
 static const char *departed_difference(const char *run, const struct membership *a,
                                        const struct membership *b)
 {
-    const size_t n = a->n_departed < DEPARTED_MAX ? a->n_departed : DEPARTED_MAX;
+    const size_t n = a->n_departed < a->n_departed_room ? a->n_departed : a->n_departed_room;
     SAME_NUMBER(run, a, b, n_departed);
+    SAME_NUMBER(run, a, b, n_departed_room);
+    SAME_NUMBER(run, a, b, n_awaited);
     for (size_t i = 0; i < n; i++) {
         const struct departed *x = &a->departed[i], *y = &b->departed[i];
         SAME_NUMBER(run, x, y, id_hash);

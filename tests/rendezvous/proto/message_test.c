@@ -337,6 +337,7 @@ static void test_agent_fields(void **state)
     SPOIL(AGENT, "host", f.agent.host = (char *)text_of(DPT_PROTO_DIGEST_BYTES));
     SPOIL_EACH(AGENT, "first_error", f.agent.first_error, (char *)text_of(DPT_PROTO_TEXT_BYTES),
                "\033[31m");
+    SPOIL(AGENT, "plan_world", f.agent.plan_world = DPT_PROTO_WORLD_MAX + 1);
     SPOIL(AGENT, "secret", f.agent.secret.len--);
     SPOIL(AGENT, "secret", f.agent.secret.len++);
     SPOIL_EACH(AGENT, "host_name", f.agent.host_name, "\033[31m",

@@ -38,12 +38,13 @@ struct crowd {
     uint32_t n, ranks;
     int64_t step;
     uint32_t restarts_left;
+    uint64_t epoch;         /* of the newest server */
     struct member *members; /* (n) the connection of member i is i + 1 */
     uint32_t *queue;        /* (n) members with news */
     uint32_t n_queue;
     struct crowd_cost cost;
     int64_t began_ns, began_cpu_ns; /* the phase that cost counts */
-    uint8_t *in, *out; /* encoded messages */
+    uint8_t *in, *out;              /* encoded messages */
     size_t out_bytes;
     void *decoded; /* memory for a decoded message, as the server's */
     uint64_t random;
@@ -113,7 +114,7 @@ struct crowd *crowd_create(uint32_t nodes, uint32_t ranks)
         member->first_rank = member->suspect = -1;
     }
     crowd->journal = kept_records_create();
-    start_server(crowd, 77, true);
+    start_server(crowd, ++crowd->epoch, true);
     begin_phase(crowd);
     return crowd;
 }
@@ -288,7 +289,7 @@ static void fill_rank(const struct crowd *crowd, const struct member *member, ui
     rank->step_applied = crowd->step;
     rank->outcome_step = rank->checkpoint_step = rank->grant_step = -1;
     rank->suspect = local == 0 ? member->suspect : -1;
-    rank->failed_generation = local == 0 ? member->failed_generation : 0;
+    rank->failed_generation = member->failed_generation;
     rank->step_ms_median = 50;
     rank->plan_rank = member->first_rank < 0 ? -1 : member->first_rank + (int32_t)local;
 }
@@ -416,7 +417,7 @@ void crowd_restart(struct crowd *crowd)
 {
     struct dpt_err err;
     dpt_rdzv_destroy(&crowd->core);
-    start_server(crowd, 78, false);
+    start_server(crowd, ++crowd->epoch, false);
     const int64_t start_ns = now_ns();
     for (size_t i = 0; i < kept_records_count(crowd->journal); i++)
         if (dpt_rdzv_restore(crowd->core, kept_record_at(crowd->journal, i), &err) != DPT_OK)
@@ -441,13 +442,16 @@ void crowd_lose(struct crowd *crowd, uint64_t lost)
         step(crowd, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = i + 1});
     }
     crowd->now_ms++;
+    for (uint32_t i = 0; i < crowd->n; i++) {
+        crowd->members[i].failed_generation = generation;
+        crowd->members[i].suspect = -1;
+    }
     /* The nodes that stay name the lost ones in turn. */
     uint32_t at = first + 1;
     for (uint32_t i = 0; i < crowd->n && at < end; i++) {
         struct member *peer = &crowd->members[i];
         if (peer->gone)
             continue;
-        peer->failed_generation = generation;
         peer->suspect = crowd->members[at++].first_rank;
         say(crowd, i);
     }

@@ -134,7 +134,7 @@ static void measure_heartbeats(struct crowd *crowd, const struct arguments *argu
 
 static void measure_restart(struct crowd *crowd, const struct arguments *arguments)
 {
-    const uint64_t nodes = (uint64_t)arguments->nodes, before = crowd_generation(crowd);
+    const uint64_t nodes = crowd_running(crowd), before = crowd_generation(crowd);
     crowd_restart(crowd);
     const struct crowd_cost cost = finish_phase(crowd, "restart");
     require_time(arguments, seconds_of(&cost), RESTART_S_MAX,
@@ -214,6 +214,7 @@ int main(int argc, char **argv)
     measure_loss(crowd, &arguments, "loss", 1, LOSS_S_MAX);
     measure_loss(crowd, &arguments, "rack", (uint64_t)arguments.rack, RACK_S_MAX);
     measure_silence(crowd, &arguments, (uint64_t)arguments.rack);
+    measure_restart(crowd, &arguments); /* the ranks report the generation that failed */
     printf("memory     %.1f MB of the machine, %.2f KB a rank; the process had %.1f MB at most\n",
            (double)(after_kib - before_kib) / 1024,
            (double)(after_kib - before_kib) / (double)(arguments.nodes * arguments.ranks),
