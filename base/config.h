@@ -126,6 +126,7 @@ struct dpt_config_cluster {
     char interface[64]; /* for the data plane; "" = the interface routed to the server */
     /* Ranks of one host with different groups do not share memory; "" = null. */
     char host_group[64];
+    int mesh_max; /* ranks of the largest world that is a mesh */
 };
 
 struct dpt_config_model {

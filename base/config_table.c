@@ -87,6 +87,10 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "network interface of the data plane; null: the one routed to the peers"},
     {KEY(TEXT, cluster.host_group), NODE, .def = "null", .flags = NULLABLE,
      .help = "ranks of one host share memory only if their groups are equal"},
+    {KEY(INT, cluster.mesh_max), RUN, .def = "256", FROM_TO(1, DPT_MESH_MAX),
+     .help = "ranks of the largest world in which each rank has a connection to every other; in a "
+             "larger world a rank has at most 2 log2 W connections between hosts, and ranks relay "
+             "(docs/collectives.md)"},
 
     {KEY(CHOICE_TEXT, model.name), TRAJECTORY, .def = "gpt2",
      WORDS({"gpt2", 0}, {"llama", 0}, {"resnet", 0}),

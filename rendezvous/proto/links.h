@@ -3,7 +3,8 @@
  * A world of at most DPT_MESH_MAX ranks is a mesh: its plan has the addresses of all ranks. In a
  * larger world a rank has links to its two neighbours in the ring of positions, for ring
  * algorithms, and to its parent and its two children in the binary tree of positions, for trees.
- * The children of position p are 2p + 1 and 2p + 2. */
+ * The children of position p are 2p + 1 and 2p + 2. The data plane has no such worlds yet. In a
+ * mesh of addresses it chooses its connections itself (worker/comm/route.h). */
 #ifndef DPT_RENDEZVOUS_PROTO_LINKS_H
 #define DPT_RENDEZVOUS_PROTO_LINKS_H
 

@@ -26,13 +26,14 @@ static enum dpt_status set_size(void *ctx, const char *value, struct dpt_err *er
 static struct {
     unsigned collectives, algorithms; /* sets of bits */
     struct dpt_bench_list ranks;
-    int64_t hosts, begin, end, factor, rounds, warmup, part;
+    int64_t hosts, mesh_max, begin, end, factor, rounds, warmup, part;
     bool algorithm_given, cuda;
     const char *draw;
 } args = {.collectives = 1U << DPT_COLLECTIVE_ALL_REDUCE,
           .algorithms = 1U << DPT_ALGORITHM_DIRECT,
           .ranks = {.min = 2, .max = AR_RANKS_MAX},
           .hosts = 1,
+          .mesh_max = AR_RANKS_MAX,
           .begin = 1 << 10,
           .end = 1 << 30,
           .factor = 2,
@@ -50,6 +51,8 @@ static const struct dpt_option options[] = {
      .ctx = &args.ranks},
     {"--hosts", "N", "hosts of the ranks; between them by TCP on loopback (1)",
      .number = &args.hosts, .min = 1, .max = AR_RANKS_MAX},
+    {"--mesh-max", "N", "more ranks than N relay between hosts, as with cluster.mesh_max (16)",
+     .number = &args.mesh_max, .min = 1, .max = AR_RANKS_MAX},
     {"--begin", "SIZE", "the smallest vector, such as 1K (1K)", .set = set_size,
      .ctx = &args.begin},
     {"--end", "SIZE", "the largest vector, such as 26M or 1G (1G)", .set = set_size,
@@ -228,6 +231,7 @@ static void set_table(struct collectives_shared *shared, int n_ranks,
     shared->cuda = args.cuda;
     shared->n_ranks = n_ranks;
     shared->n_hosts = (int)args.hosts;
+    shared->mesh_max = (int)args.mesh_max;
     shared->part_numel = args.part / (int64_t)sizeof(float);
     shared->n_sizes =
         collective_sizes(args.begin, args.end, args.factor, bytes, COLLECTIVES_SIZES_MAX);

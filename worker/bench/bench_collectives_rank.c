@@ -200,7 +200,8 @@ static void open_generation(struct rank *r)
                                  .world_size = shared->n_ranks,
                                  .host = r->host_of_position[r->rank],
                                  .peers = peers,
-                                 .timeout_ms = TIMEOUT_MS};
+                                 .timeout_ms = TIMEOUT_MS,
+                                 .mesh_max = shared->mesh_max};
     spec.nonce[0] = (uint8_t)(r->generation % 251);
     for (int i = 0; i < shared->n_ranks; i++) {
         if (i == r->rank)
@@ -270,6 +271,15 @@ static int64_t wrong_elements(struct rank *r)
                                                         .numel = r->numel});
 }
 
+/* A rank leaves only when no other needs its relays any more. */
+static enum dpt_status job_part(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+{
+    const uint8_t here = 1;
+    uint8_t all[AR_RANKS_MAX];
+    (void)ctx;
+    return dpt_comm_small_all_gather(dpt_comm_thread_comm(thread), &here, 1, all, err);
+}
+
 static void collectives_run_block(struct rank *r, const struct collectives_block *block)
 {
     r->block = block;
@@ -282,6 +292,7 @@ static void collectives_run_block(struct rank *r, const struct collectives_block
     put_values(r);
     MUST(r, dpt_comm_thread_run(r->thread, job_rounds, r, &r->err));
     r->shared->wrong[r->rank] = wrong_elements(r);
+    MUST(r, dpt_comm_thread_run(r->thread, job_part, r, &r->err));
     dpt_comm_thread_close(r->thread);
     dpt_reducer_destroy(&r->reducer);
     dpt_pattern_run_destroy(&r->run);

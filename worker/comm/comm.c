@@ -1,6 +1,6 @@
 /* Creation and destruction of a communicator, without its connections (create.c), and its abort
  * (comm.h). */
-#include "worker/comm/comm_state.h"
+#include "worker/comm/relay.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,27 +19,33 @@ static int inline_slots(int n_peers)
     return n_peers * 4 > COMM_INLINE_SLOTS_MIN ? n_peers * 4 : COMM_INLINE_SLOTS_MIN;
 }
 
-static size_t pool_bytes(int n_peers, int world_size)
+static size_t pool_bytes(int n_peers, int world_size, int mesh_max)
 {
     return COMM_COUNTED_BYTES + COMM_RECORDS_MAX * sizeof(struct dpt_rec) +
            (size_t)inline_slots(n_peers) * DPT_COMM_BUF_BYTES_MAX +
-           2 * (size_t)world_size * sizeof(struct dpt_comm_xfer);
+           2 * (size_t)world_size * sizeof(struct dpt_comm_xfer) +
+           dpt_router_bytes(world_size, mesh_max);
 }
 
-size_t dpt_comm_own_bytes(int world_size)
+size_t dpt_comm_own_bytes(int world_size, int mesh_max)
 {
-    return COMM_STAGING_BYTES + (world_size > 1 ? pool_bytes(world_size - 1, world_size) : 0);
+    return COMM_STAGING_BYTES +
+           (world_size > 1 ? pool_bytes(world_size - 1, world_size, mesh_max) : 0);
 }
 
-static enum dpt_status alloc_pools(struct dpt_comm *comm, int n_peers, struct dpt_err *err)
+static enum dpt_status alloc_pools(struct dpt_comm *comm, const struct dpt_comm_spec *spec,
+                                   struct dpt_err *err)
 {
-    const int smalls = inline_slots(n_peers);
-    comm->links = calloc((size_t)n_peers + 1, sizeof(struct dpt_conn *));
+    const int n_peers = spec->n_peers, smalls = inline_slots(n_peers);
+    const bool routes = !dpt_route_is_mesh(spec->world_size, spec->mesh_max);
+    /* With relays a peer of this host has two links, and a peer with a trunk one more. */
+    const int n_links = routes ? 2 * n_peers + DPT_ROUTE_LINKS_MAX : n_peers;
+    comm->links = calloc((size_t)n_links + 1, sizeof(struct dpt_conn *));
     comm->link_of = calloc((size_t)comm->world_size, sizeof(struct dpt_conn *));
     comm->pool.recs = calloc(COMM_RECORDS_MAX, sizeof *comm->pool.recs);
     comm->pool.smalls = calloc((size_t)smalls, DPT_COMM_BUF_BYTES_MAX);
     comm->xfers = calloc(2 * (size_t)comm->world_size, sizeof *comm->xfers);
-    comm->pool.bytes = pool_bytes(n_peers, comm->world_size);
+    comm->pool.bytes = pool_bytes(n_peers, comm->world_size, spec->mesh_max);
     dpt_account_add(comm->listener->account, DPT_MEMORY_COMM, NULL, comm->pool.bytes,
                     comm->pool.bytes);
     if (comm->links == NULL || comm->link_of == NULL || comm->pool.recs == NULL ||
@@ -56,7 +62,7 @@ static enum dpt_status alloc_pools(struct dpt_comm *comm, int n_peers, struct dp
         comm->pool.ops[i].comm = comm;
         dpt_comm_give_op(&comm->pool.ops[i]);
     }
-    return DPT_OK;
+    return routes ? dpt_router_create(comm, &comm->router, err) : DPT_OK;
 }
 
 enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener, const struct dpt_comm_spec *spec,
@@ -79,7 +85,7 @@ enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener, const struct 
     atomic_init(&comm->spin_allowed, false);
     comm->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     comm->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    enum dpt_status status = alloc_pools(comm, spec->n_peers, err);
+    enum dpt_status status = alloc_pools(comm, spec, err);
     if (status == DPT_OK && (comm->epoll_fd < 0 || comm->wake_fd < 0))
         status = dpt_fail_errno(err, errno, "descriptors of a communicator");
     if (status == DPT_OK) {
@@ -97,7 +103,7 @@ enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener, const struct 
 
 void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_conn *link)
 {
-    DPT_ASSERT(comm->link_of[link->rank] == NULL);
+    DPT_ASSERT(comm->link_of[link->rank] == NULL || comm->router != NULL);
     comm->links[comm->n_links++] = link;
     comm->link_of[link->rank] = link;
 }
@@ -132,6 +138,7 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
         DPT_ASSERT(link != NULL);
         link->ops->destroy(link, failed ? GOODBYE_FAILED : GOODBYE_ORDERLY, comm->suspect);
     }
+    dpt_router_destroy(&comm->router);
     if (comm->listener->network != NULL)
         comm->listener->network->forget(comm);
     if (comm->epoll_fd >= 0)
@@ -186,6 +193,11 @@ int dpt_comm_world_size(const struct dpt_comm *comm)
 int dpt_comm_suspect(const struct dpt_comm *comm)
 {
     return comm->suspect;
+}
+
+bool dpt_comm_relays(const struct dpt_comm *comm)
+{
+    return comm->router != NULL;
 }
 
 uint64_t dpt_comm_bytes_sent(const struct dpt_comm *comm)

@@ -58,8 +58,9 @@ const char *dpt_comm_listener_tcp_addr(const struct dpt_comm_listener *listener)
 void dpt_comm_listener_set_account(struct dpt_comm_listener *listener, struct dpt_account *account);
 
 /* The bytes that a listener and a communicator of this world size allocate themselves: staging of
- * small messages, and records of transfers. Memory that users register is not included. */
-size_t dpt_comm_own_bytes(int world_size);
+ * small messages, records of transfers, and relays if the world is no mesh
+ * (dpt_comm_spec.mesh_max). Memory that users register is not included. */
+size_t dpt_comm_own_bytes(int world_size, int mesh_max);
 
 /* Bytes of registered memory that are mapped now, in whole pages. */
 size_t dpt_comm_listener_bytes(const struct dpt_comm_listener *listener);
@@ -94,6 +95,10 @@ struct dpt_comm_spec {
     const struct dpt_comm_peer *peers; /* [n_peers], without this rank; borrowed during create */
     int n_peers;
     int timeout_ms; /* deadline of creation, and of a begun receive that does not move (TCP) */
+    /* The largest world that is a mesh, in which each rank has a connection to each peer. In a
+     * larger world ranks relay what they send between hosts (relay.h), and peers are all other
+     * ranks. The same on all ranks. 0: every world is a mesh. */
+    int mesh_max;
 };
 
 /* Creates the communicator. The higher rank of two dials the lower one. A rank closes a connection
@@ -196,6 +201,14 @@ DPT_MUST_USE enum dpt_status
 dpt_comm_write_begin(struct dpt_comm *comm, const struct dpt_comm_op *op, struct dpt_err *err);
 void dpt_comm_write_end(struct dpt_comm *comm);
 
+/* The ranks of this world relay each other's transfers. */
+bool dpt_comm_relays(const struct dpt_comm *comm);
+
+/* Relays until dpt_comm_wake (DPT_INPROGRESS), an abort or a failure. An owner without work calls
+ * it in a world that relays. After an abort while nothing is in flight the communicator has not
+ * failed, so its end is orderly. The next call of another function reports a failure. */
+enum dpt_status dpt_comm_relay(struct dpt_comm *comm);
+
 /* Makes the owner's waiting poll return DPT_INPROGRESS because there is new work. Any thread. */
 void dpt_comm_wake(struct dpt_comm *comm);
 
@@ -220,7 +233,12 @@ uint64_t dpt_comm_bytes_sent(const struct dpt_comm *comm);
  * (world x bytes). Blocks the owner until done. The commit of a step needs this rule: if one rank
  * has received the parts of all ranks, every survivor receives them too. Therefore, if a peer is
  * lost or an abort comes during the call, the call still receives the parts that other ranks have
- * sent. If every part has then arrived, the call succeeds, and the next call fails. */
+ * sent. If every part has then arrived, the call succeeds, and the next call fails.
+ *
+ * Where ranks relay, parts go from rank to rank in log2 W rounds. There a loss or an abort during
+ * the call may leave survivors without the parts. The commit's rule still holds: a rank has the
+ * parts of all ranks only if every rank has taken part, and a survivor that has them gives the
+ * outcome to the others. */
 DPT_MUST_USE enum dpt_status dpt_comm_small_all_gather(struct dpt_comm *comm, const void *mine,
                                                        size_t bytes, void *ret_all,
                                                        struct dpt_err *err);

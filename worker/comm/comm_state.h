@@ -31,6 +31,7 @@ struct peer_wait {
 
 struct dpt_comm {
     struct dpt_comm_listener *listener;
+    struct router *router; /* NULL: a mesh */
     int rank, world_size, timeout_ms;
     struct dpt_conn **links;   /* [n_links] */
     struct dpt_conn **link_of; /* [world_size], NULL: no peer */
@@ -59,6 +60,14 @@ DPT_MUST_USE enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener,
                                             const struct dpt_comm_spec *spec, struct dpt_comm **ret,
                                             struct dpt_err *err);
 void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_conn *link);
+
+/* post.c: like dpt_comm_exchange, over the flows of the router (relay.h) to ranks of this host,
+ * too. A SEND from `buf` of more than DPT_COMM_BUF_BYTES_MAX is not copied: the memory must not
+ * change before the op is done. The transfers are well-formed and from or into `buf`. */
+DPT_MUST_USE enum dpt_status dpt_comm_exchange_routed(struct dpt_comm *comm,
+                                                      struct dpt_comm_xfer *xfers, int n,
+                                                      struct dpt_comm_op **ret,
+                                                      struct dpt_err *err);
 
 /* op_pool.c: both functions assert that the pool is not empty; dpt_comm_exchange checks that
  * first. */

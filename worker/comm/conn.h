@@ -156,4 +156,8 @@ int dpt_conn_suspect(uint32_t code);
 struct dpt_conn *dpt_shm_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err);
 struct dpt_conn *dpt_tcp_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err);
 
+/* tcp.c: the options of a data connection. Keepalive detects the loss of an idle peer's machine;
+ * the rendezvous server detects it earlier. Returns 0, or not with errno set. */
+int dpt_tcp_set_options(int fd, int timeout_ms);
+
 #endif

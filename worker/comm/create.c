@@ -14,7 +14,7 @@
  *
  * The acceptor detects a dead dialer in the same way: after PROBE_AFTER_MS the acceptor dials too,
  * sends nothing, and holds the connection, which the peer keeps among its half-open ones. */
-#include "worker/comm/comm_state.h"
+#include "worker/comm/relay.h"
 
 #include "base/clock.h"
 #include "worker/comm/handshake.h"
@@ -43,9 +43,10 @@ enum dial_state {
     DIAL_HELD
 };
 
-/* The attempt to reach one peer. */
+/* The attempt to reach one peer. With relays a peer of this host may have two, one for a trunk. */
 struct dial {
     const struct dpt_comm_peer *peer;
+    struct dpt_conn *link; /* NULL: not connected yet */
     struct dpt_address address;
     enum dial_state state;
     int fd;
@@ -68,36 +69,27 @@ struct creation {
     const struct dpt_comm_spec *spec;
     struct dpt_comm *comm;
     int64_t start_ms;
-    struct dial *dials;  /* [spec->n_peers] */
+    struct dial *dials; /* [n_dials] */
+    int n_dials;
     struct half *halves; /* oldest first */
     int n_halves, halves_max;
     struct pollfd *pollfds;
 };
 
-static struct dpt_conn *link_of_dial(const struct creation *c, const struct dial *dial)
+static enum dpt_status add_link(struct creation *c, struct dial *dial, int fd, struct dpt_err *err)
 {
-    DPT_ASSERT(dial->peer != NULL); /* set by prepare_dials */
-    return c->comm->link_of[dial->peer->rank];
-}
-
-static enum dpt_status add_link(struct creation *c, int rank, int fd, bool shm, struct dpt_err *err)
-{
-    struct dpt_conn *link = shm ? dpt_shm_link_create(c->comm, rank, fd, err)
-                                : dpt_tcp_link_create(c->comm, rank, fd, err);
-    if (link == NULL) {
+    const int rank = dial->peer->rank;
+    struct router *router = c->comm->router;
+    dial->link = dial->shm        ? dpt_shm_link_create(c->comm, rank, fd, err)
+                 : router != NULL ? dpt_router_connect(router, rank, fd, err)
+                                  : dpt_tcp_link_create(c->comm, rank, fd, err);
+    if (dial->link == NULL) {
         close(fd);
         return DPT_EIO;
     }
-    dpt_comm_add_link(c->comm, link);
-    return link->ops->send(link, err);
-}
-
-/* Local sockets: only processes of the same user may connect. */
-static bool same_user(int fd)
-{
-    struct ucred cred;
-    socklen_t len = sizeof cred;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 && cred.uid == geteuid();
+    if (dial->shm || router == NULL)
+        dpt_comm_add_link(c->comm, dial->link);
+    return dial->link->ops->send(dial->link, err);
 }
 
 /* Dialing. */
@@ -124,28 +116,15 @@ static enum dpt_status dial_refused(struct creation *c, struct dial *dial, int64
                     dial->peer->rank);
 }
 
-/* If no process listens on a port of the ephemeral range, connect() can connect the socket to
- * itself. */
-static bool is_own_echo(int fd)
-{
-    struct sockaddr_storage own, peer;
-    socklen_t own_len = sizeof own, peer_len = sizeof peer;
-    memset(&own, 0, sizeof own);
-    memset(&peer, 0, sizeof peer);
-    return getsockname(fd, (struct sockaddr *)&own, &own_len) == 0 &&
-           getpeername(fd, (struct sockaddr *)&peer, &peer_len) == 0 && own_len == peer_len &&
-           memcmp(&own, &peer, own_len) == 0;
-}
-
 static enum dpt_status dial_connected(struct creation *c, struct dial *dial, int64_t now,
                                       struct dpt_err *err)
 {
-    if (!dial->shm && is_own_echo(dial->fd))
+    if (!dial->shm && dpt_socket_is_own_echo(dial->fd))
         return dial_refused(c, dial, now, err);
     dial->refused_since_ms = -1;
     dial->got = 0;
     dial->state = dial->probe ? DIAL_HELD : DIAL_GREETED;
-    if (dial->shm && !same_user(dial->fd))
+    if (dial->shm && !dpt_socket_same_user(dial->fd))
         dial_again(dial, now, EPERM);
     else if (!dial->probe &&
              !dpt_handshake_send(dial->fd, c->spec, DPT_HANDSHAKE_DIALER, dial->peer->rank))
@@ -204,14 +183,14 @@ static enum dpt_status dial_event(struct creation *c, struct dial *dial, int64_t
         return DPT_OK;
     }
     dial->state = DIAL_IDLE;
-    return add_link(c, from, dial->fd, dial->shm, err);
+    return add_link(c, dial, dial->fd, err);
 }
 
 static enum dpt_status start_dials(struct creation *c, int64_t now, struct dpt_err *err)
 {
-    for (int i = 0; i < c->spec->n_peers; i++) {
+    for (int i = 0; i < c->n_dials; i++) {
         struct dial *dial = &c->dials[i];
-        if (link_of_dial(c, dial) == NULL && dial->state == DIAL_IDLE && now >= dial->next_ms)
+        if (dial->link == NULL && dial->state == DIAL_IDLE && now >= dial->next_ms)
             DPT_TRY(start_dial(c, dial, now, err));
     }
     return DPT_OK;
@@ -219,10 +198,10 @@ static enum dpt_status start_dials(struct creation *c, int64_t now, struct dpt_e
 
 /* Accepting. */
 
-static struct dial *dial_of(struct creation *c, int rank)
+static struct dial *dial_of(struct creation *c, int rank, bool shm)
 {
-    for (int i = 0; i < c->spec->n_peers; i++)
-        if (c->dials[i].peer->rank == rank)
+    for (int i = 0; i < c->n_dials; i++)
+        if (c->dials[i].peer->rank == rank && c->dials[i].shm == shm)
             return &c->dials[i];
     return NULL;
 }
@@ -245,9 +224,8 @@ static bool half_event(struct creation *c, int i, enum dpt_status *ret_status, s
     int from = -1;
     struct dial *dial = NULL;
     if (whole > 0 && dpt_handshake_check(c->spec, DPT_HANDSHAKE_DIALER, half->hello, &from))
-        dial = dial_of(c, from);
-    const bool welcome =
-        dial != NULL && dial->probe && dial->shm == half->shm && link_of_dial(c, dial) == NULL;
+        dial = dial_of(c, from, half->shm);
+    const bool welcome = dial != NULL && dial->probe && dial->link == NULL;
     const struct half kept = *half;
     drop_half(c, i, !welcome);
     if (welcome) {
@@ -256,7 +234,7 @@ static bool half_event(struct creation *c, int i, enum dpt_status *ret_status, s
         dial->state = DIAL_IDLE;
         /* If this fails, the dialer has given up; the link will read its end. */
         (void)!dpt_handshake_send(kept.fd, c->spec, DPT_HANDSHAKE_WELCOME, from);
-        *ret_status = add_link(c, from, kept.fd, kept.shm, err);
+        *ret_status = add_link(c, dial, kept.fd, err);
     }
     return true;
 }
@@ -270,7 +248,7 @@ static enum dpt_status accept_some(struct creation *c, int listen_fd, bool shm, 
             return DPT_OK;
         if (fd < 0)
             return dpt_fail_errno(err, errno, "accept a peer");
-        if (shm && !same_user(fd)) {
+        if (shm && !dpt_socket_same_user(fd)) {
             close(fd);
             continue;
         }
@@ -284,10 +262,8 @@ static enum dpt_status accept_some(struct creation *c, int listen_fd, bool shm, 
 
 static bool all_links_ready(const struct creation *c)
 {
-    if (c->comm->n_links < c->spec->n_peers)
-        return false;
-    for (int i = 0; i < c->comm->n_links; i++)
-        if (!c->comm->links[i]->ready)
+    for (int i = 0; i < c->n_dials; i++)
+        if (c->dials[i].link == NULL || !c->dials[i].link->ready)
             return false;
     return true;
 }
@@ -297,9 +273,9 @@ static int next_wait_ms(const struct creation *c, int64_t now, int64_t link_dead
     int64_t next = c->start_ms + c->spec->timeout_ms;
     if (link_deadline_ms < next)
         next = link_deadline_ms;
-    for (int i = 0; i < c->spec->n_peers; i++) {
+    for (int i = 0; i < c->n_dials; i++) {
         const struct dial *dial = &c->dials[i];
-        if (link_of_dial(c, dial) == NULL && dial->state == DIAL_IDLE && dial->next_ms < next)
+        if (dial->link == NULL && dial->state == DIAL_IDLE && dial->next_ms < next)
             next = dial->next_ms;
     }
     return next <= now ? 0 : (int)(next - now);
@@ -309,8 +285,8 @@ static enum dpt_status timed_out(struct creation *c, struct dpt_err *err)
 {
     int missing = 0;
     const struct dial *first = NULL;
-    for (int i = 0; i < c->spec->n_peers; i++) {
-        const struct dpt_conn *link = link_of_dial(c, &c->dials[i]);
+    for (int i = 0; i < c->n_dials; i++) {
+        const struct dpt_conn *link = c->dials[i].link;
         if (link != NULL && link->ready)
             continue;
         missing++;
@@ -324,7 +300,7 @@ static enum dpt_status timed_out(struct creation *c, struct dpt_err *err)
                     first->peer->rank, first->shm ? first->peer->shm_addr : first->peer->tcp_addr,
                     c->spec->timeout_ms,
                     first->last_errno != 0 ? strerror(first->last_errno) : "no answer", missing,
-                    c->spec->n_peers);
+                    c->n_dials);
 }
 
 /* Fills the descriptors to wait for: abort, two listeners, links, dials, halves, in this order. */
@@ -339,7 +315,7 @@ static nfds_t fill_pollfds(struct creation *c, int abort_fd)
         c->pollfds[n++] = (struct pollfd){.fd = link->gone || link->doubtful ? -1 : link->fd,
                                           .events = (short)link->ops->interest(link)};
     }
-    for (int i = 0; i < c->spec->n_peers; i++) {
+    for (int i = 0; i < c->n_dials; i++) {
         const struct dial *dial = &c->dials[i];
         c->pollfds[n++] =
             (struct pollfd){.fd = dial->state == DIAL_IDLE ? -1 : dial->fd,
@@ -361,7 +337,7 @@ static enum dpt_status handle_poll_events(struct creation *c, int64_t now, struc
         DPT_TRY(c->comm->links[i]->ops->receive(c->comm->links[i], err));
         DPT_TRY(c->comm->links[i]->ops->send(c->comm->links[i], err));
     }
-    for (int i = 0; i < c->spec->n_peers; i++, at++)
+    for (int i = 0; i < c->n_dials; i++, at++)
         if (at->revents != 0)
             DPT_TRY(dial_event(c, &c->dials[i], now, err));
     at += n_halves;
@@ -407,7 +383,10 @@ static enum dpt_status check_spec(const struct dpt_comm_spec *spec, struct dpt_e
 {
     if (spec->world_size < 1 || spec->world_size > DPT_COMM_WORLD_MAX || spec->rank < 0 ||
         spec->rank >= spec->world_size || spec->n_peers < 0 || spec->n_peers >= spec->world_size ||
-        spec->timeout_ms < 1 || memchr(spec->run, '\0', sizeof spec->run) == NULL)
+        spec->timeout_ms < 1 || spec->mesh_max < 0 ||
+        (!dpt_route_is_mesh(spec->world_size, spec->mesh_max) &&
+         spec->n_peers != spec->world_size - 1) ||
+        memchr(spec->run, '\0', sizeof spec->run) == NULL)
         return dpt_fail(err, DPT_EINVAL, "communicator of rank %d of %d with %d peers", spec->rank,
                         spec->world_size, spec->n_peers);
     for (int i = 0; i < spec->n_peers; i++) {
@@ -423,26 +402,41 @@ static enum dpt_status check_spec(const struct dpt_comm_spec *spec, struct dpt_e
     return DPT_OK;
 }
 
+static enum dpt_status add_dial(struct creation *c, const struct dpt_comm_peer *peer, bool shm,
+                                struct dpt_err *err)
+{
+    struct dial *dial = &c->dials[c->n_dials++];
+    const bool probe = peer->rank > c->spec->rank;
+    *dial = (struct dial){.peer = peer,
+                          .shm = shm,
+                          .probe = probe,
+                          .next_ms = c->start_ms + (probe ? PROBE_AFTER_MS : 0),
+                          .refused_since_ms = -1};
+    const char *address = shm ? peer->shm_addr : peer->tcp_addr;
+    if (dpt_address_parse(address, &dial->address, err) != DPT_OK)
+        return dpt_wrap(err, DPT_EINVAL, "address of rank %d", peer->rank);
+    return DPT_OK;
+}
+
 static enum dpt_status prepare_dials(struct creation *c, struct dpt_err *err)
 {
-    const size_t peers = (size_t)c->spec->n_peers;
-    c->halves_max = c->spec->n_peers + STRANGERS_MAX;
-    c->dials = calloc(peers + 1, sizeof *c->dials);
+    const struct dpt_comm_spec *spec = c->spec;
+    const bool relays = c->comm->router != NULL;
+    const size_t dials = (size_t)spec->n_peers + (relays ? DPT_ROUTE_LINKS_MAX : 0),
+                 links = dials + (relays ? (size_t)spec->n_peers : 0); /* of them, and flows */
+    c->halves_max = (int)dials + STRANGERS_MAX;
+    c->dials = calloc(dials + 1, sizeof *c->dials);
     c->halves = calloc((size_t)c->halves_max + 1, sizeof *c->halves);
-    c->pollfds = calloc(3 + 2 * peers + (size_t)c->halves_max, sizeof *c->pollfds);
+    c->pollfds = calloc(3 + links + dials + (size_t)c->halves_max, sizeof *c->pollfds);
     if (c->dials == NULL || c->halves == NULL || c->pollfds == NULL)
-        return dpt_fail_nomem(err, "connections to %d peers", c->spec->n_peers);
-    for (int i = 0; i < c->spec->n_peers; i++) {
-        const struct dpt_comm_peer *peer = &c->spec->peers[i];
-        struct dial *dial = &c->dials[i];
-        dial->peer = peer;
-        dial->shm = peer->host == c->spec->host;
-        dial->probe = peer->rank > c->spec->rank;
-        dial->next_ms = c->start_ms + (dial->probe ? PROBE_AFTER_MS : 0);
-        dial->refused_since_ms = -1;
-        if (dpt_address_parse(dial->shm ? peer->shm_addr : peer->tcp_addr, &dial->address, err) !=
-            DPT_OK)
-            return dpt_wrap(err, DPT_EINVAL, "address of rank %d", peer->rank);
+        return dpt_fail_nomem(err, "connections to %d peers", spec->n_peers);
+    for (int i = 0; i < spec->n_peers; i++) {
+        const struct dpt_comm_peer *peer = &spec->peers[i];
+        const bool near = peer->host == spec->host;
+        if (near)
+            DPT_TRY(add_dial(c, peer, true, err));
+        if (relays ? dpt_route_is_link(spec->world_size, spec->rank, peer->rank) : !near)
+            DPT_TRY(add_dial(c, peer, false, err));
     }
     return DPT_OK;
 }
@@ -450,6 +444,11 @@ static enum dpt_status prepare_dials(struct creation *c, struct dpt_err *err)
 /* A peer that this rank greeted may answer later. The goodbye tells it why this rank closed. */
 static void say_goodbye(struct creation *c, struct dial *dial)
 {
+    if (!dial->shm && c->comm->router != NULL) {
+        dpt_trunk_refuse(dial->fd, c->comm->suspect);
+        close(dial->fd);
+        return;
+    }
     struct dpt_conn *link = dial->shm
                                 ? dpt_shm_link_create(c->comm, dial->peer->rank, dial->fd, NULL)
                                 : dpt_tcp_link_create(c->comm, dial->peer->rank, dial->fd, NULL);
@@ -461,7 +460,7 @@ static void say_goodbye(struct creation *c, struct dial *dial)
 
 static void clear_creation(struct creation *c)
 {
-    for (int i = 0; c->dials != NULL && i < c->spec->n_peers; i++) {
+    for (int i = 0; c->dials != NULL && i < c->n_dials; i++) {
         if (c->dials[i].state == DIAL_GREETED)
             say_goodbye(c, &c->dials[i]);
         else if (c->dials[i].state != DIAL_IDLE)

@@ -2,6 +2,7 @@
 #include "worker/comm/handshake.h"
 
 #include "base/cursor.h"
+#include "worker/comm/route.h"
 
 #include <errno.h>
 #include <string.h>
@@ -23,7 +24,7 @@ void dpt_handshake_encode(const struct dpt_comm_spec *spec, enum dpt_handshake_k
     dpt_writer_u32(&writer, (uint32_t)spec->rank);
     dpt_writer_u32(&writer, (uint32_t)to);
     dpt_writer_u32(&writer, (uint32_t)spec->world_size);
-    dpt_writer_u32(&writer, 0);
+    dpt_writer_u32(&writer, dpt_route_is_mesh(spec->world_size, spec->mesh_max) ? 0 : 1);
     dpt_writer_bytes(&writer, spec->nonce, sizeof spec->nonce);
     dpt_writer_bytes(&writer, run, sizeof run);
     DPT_ASSERT(dpt_writer_end(&writer, "hello", NULL) == DPT_OK &&

@@ -1,6 +1,7 @@
 /* The first message of a connection: the dialer's HELLO and the acceptor's WELCOME. Both have 120
  * bytes in the same layout, little-endian. Both name the run, the generation, the sending and the
- * receiving rank, and the plan's nonce, which only processes of the run know. */
+ * receiving rank, whether ranks relay, and the plan's nonce, which only processes of the run know.
+ */
 #ifndef DPT_WORKER_COMM_HANDSHAKE_H
 #define DPT_WORKER_COMM_HANDSHAKE_H
 

@@ -1,5 +1,5 @@
 /* Moving transfers and waiting for them (comm.h). */
-#include "worker/comm/comm_state.h"
+#include "worker/comm/relay.h"
 
 #include "base/clock.h"
 #include "base/cores.h"
@@ -180,6 +180,11 @@ static int64_t wait_until(int64_t now_ns, int64_t end_ns, int64_t deadline_ms)
     return until < now_ns ? 0 : until - now_ns;
 }
 
+static bool nothing_moves(const struct dpt_comm *comm)
+{
+    return comm->ops_in_flight == 0 && (comm->router == NULL || dpt_router_is_idle(comm->router));
+}
+
 /* The goal of a poll. Errors, the end of the wait time and dpt_comm_wake end the poll earlier. */
 enum until { UNTIL_DONE, UNTIL_RECEIVED, UNTIL_ANY, UNTIL_WOKEN };
 
@@ -188,7 +193,7 @@ static bool poll_goal_reached(const struct dpt_comm *comm, const struct dpt_comm
 {
     switch (until) {
     case UNTIL_DONE:
-        return op != NULL ? dpt_comm_op_done(op) : looked && comm->ops_in_flight == 0;
+        return op != NULL ? dpt_comm_op_done(op) : looked && nothing_moves(comm);
     case UNTIL_RECEIVED:
         return dpt_comm_op_received(op);
     case UNTIL_ANY:
@@ -249,6 +254,18 @@ static enum dpt_status poll_comm(struct dpt_comm *comm, struct dpt_comm_op *op, 
     if (status == DPT_OK || status == DPT_INPROGRESS)
         return status;
     return dpt_comm_keep_failure(comm, &failure, err);
+}
+
+enum dpt_status dpt_comm_relay(struct dpt_comm *comm)
+{
+    struct dpt_err failure = {0};
+    if (comm->failure.status != DPT_OK)
+        return comm->failure.status;
+    const enum dpt_status status = poll_until(comm, NULL, UNTIL_WOKEN, -1, &failure);
+    comm->last_poll_ms = dpt_now_ms();
+    if (status == DPT_INPROGRESS || (status == DPT_EABORTED && comm->ops_in_flight == 0))
+        return status;
+    return dpt_comm_keep_failure(comm, &failure, NULL);
 }
 
 /* Settling. */

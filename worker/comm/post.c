@@ -1,5 +1,5 @@
 /* Posting transfers, ending operations, and writing into borrowed memory (comm.h). */
-#include "worker/comm/comm_state.h"
+#include "worker/comm/relay.h"
 
 #include <string.h>
 
@@ -32,10 +32,10 @@ static enum dpt_status check_xfer(const struct dpt_comm *comm, const struct dpt_
     return DPT_OK;
 }
 
-static void queue_xfer(struct dpt_comm *comm, struct dpt_comm_op *op, struct dpt_comm_xfer *x)
+static void queue_xfer(struct dpt_conn *link, struct dpt_comm_op *op, struct dpt_comm_xfer *x)
 {
+    struct dpt_comm *comm = link->comm;
     struct dpt_rec *rec = dpt_comm_take_rec(comm);
-    struct dpt_conn *link = comm->link_of[x->peer];
     rec->op = op;
     rec->link = link;
     rec->state = REC_QUEUED;
@@ -46,7 +46,7 @@ static void queue_xfer(struct dpt_comm *comm, struct dpt_comm_op *op, struct dpt
         rec->data = x->mem->data + x->offset;
         rec->region = (uint32_t)x->mem->region;
         rec->offset = x->offset;
-    } else if (x->dir == DPT_COMM_SEND) {
+    } else if (x->dir == DPT_COMM_SEND && x->bytes <= DPT_COMM_BUF_BYTES_MAX) {
         rec->data = rec->small = dpt_comm_take_small(comm);
         if (x->bytes > 0)
             memcpy(rec->small, x->buf, x->bytes);
@@ -78,6 +78,39 @@ static enum dpt_status send_now(struct dpt_comm *comm, struct dpt_err *err)
     return DPT_OK;
 }
 
+static enum dpt_status post(struct dpt_comm *comm, struct dpt_comm_xfer *xfers, int n, bool routed,
+                            struct dpt_comm_op **ret, struct dpt_err *err)
+{
+    struct dpt_err failure = {0};
+    int smalls = 0;
+    for (int i = 0; i < n; i++)
+        smalls += xfers[i].mem == NULL && xfers[i].dir == DPT_COMM_SEND &&
+                  xfers[i].bytes <= DPT_COMM_BUF_BYTES_MAX;
+    if (comm->pool.ops_free == NULL || n > comm->pool.recs_left || smalls > comm->pool.smalls_left)
+        return dpt_fail(err, DPT_EOVERFLOW, "too many transfers in flight");
+
+    struct dpt_comm_op *op = comm->pool.ops_free;
+    comm->pool.ops_free = op->next;
+    *op = (struct dpt_comm_op){.comm = comm, .used = true};
+    for (int i = 0; i < n; i++)
+        queue_xfer(routed ? &comm->router->flows[xfers[i].peer].link : comm->link_of[xfers[i].peer],
+                   op, &xfers[i]);
+    if (n > 0)
+        comm->ops_in_flight++;
+    if (send_now(comm, &failure) != DPT_OK)
+        return dpt_comm_keep_failure(comm, &failure, err);
+    *ret = op;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_comm_exchange_routed(struct dpt_comm *comm, struct dpt_comm_xfer *xfers, int n,
+                                         struct dpt_comm_op **ret, struct dpt_err *err)
+{
+    if (comm->failure.status != DPT_OK)
+        return dpt_pass(err, &comm->failure);
+    return post(comm, xfers, n, true, ret, err);
+}
+
 enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt_comm_xfer *xfers, int n,
                                   struct dpt_comm_op **ret, struct dpt_err *err)
 {
@@ -90,25 +123,9 @@ enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt_comm_xfer *x
     if (n < 0 || n > DPT_COMM_XFERS_MAX)
         return dpt_fail(err, DPT_EINVAL, "an exchange of %d transfers (at most %d)", n,
                         DPT_COMM_XFERS_MAX);
-    int smalls = 0;
-    for (int i = 0; i < n; i++) {
-        DPT_TRY(check_xfer(comm, &xfers[i], err));
-        smalls += xfers[i].mem == NULL && xfers[i].dir == DPT_COMM_SEND;
-    }
-    if (comm->pool.ops_free == NULL || n > comm->pool.recs_left || smalls > comm->pool.smalls_left)
-        return dpt_fail(err, DPT_EOVERFLOW, "too many transfers in flight");
-
-    struct dpt_comm_op *op = comm->pool.ops_free;
-    comm->pool.ops_free = op->next;
-    *op = (struct dpt_comm_op){.comm = comm, .used = true};
     for (int i = 0; i < n; i++)
-        queue_xfer(comm, op, &xfers[i]);
-    if (n > 0)
-        comm->ops_in_flight++;
-    if (send_now(comm, &failure) != DPT_OK)
-        return dpt_comm_keep_failure(comm, &failure, err);
-    *ret = op;
-    return DPT_OK;
+        DPT_TRY(check_xfer(comm, &xfers[i], err));
+    return post(comm, xfers, n, false, ret, err);
 }
 
 /* Keeps a failure, which the next poll returns. */

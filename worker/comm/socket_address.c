@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 enum { HOST_BYTES = 80, PORT_BYTES = 8 };
 
@@ -73,4 +74,22 @@ enum dpt_status dpt_address_format(const struct dpt_address *address, char *ret_
         return dpt_fail(err, DPT_EOVERFLOW, "address '%s' is too long", text);
     memcpy(ret_text, text, (size_t)bytes + 1);
     return DPT_OK;
+}
+
+bool dpt_socket_is_own_echo(int fd)
+{
+    struct sockaddr_storage own, peer;
+    socklen_t own_len = sizeof own, peer_len = sizeof peer;
+    memset(&own, 0, sizeof own);
+    memset(&peer, 0, sizeof peer);
+    return getsockname(fd, (struct sockaddr *)&own, &own_len) == 0 &&
+           getpeername(fd, (struct sockaddr *)&peer, &peer_len) == 0 && own_len == peer_len &&
+           memcmp(&own, &peer, own_len) == 0;
+}
+
+bool dpt_socket_same_user(int fd)
+{
+    struct ucred cred;
+    socklen_t len = sizeof cred;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 && cred.uid == geteuid();
 }

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <sys/socket.h>
 
 struct dpt_address {
@@ -23,5 +24,12 @@ DPT_MUST_USE enum dpt_status dpt_address_of_host(const char *host, const char *p
 /* Writes the text of an IP address. */
 DPT_MUST_USE enum dpt_status dpt_address_format(const struct dpt_address *address, char *ret_text,
                                                 size_t text_bytes, struct dpt_err *err);
+
+/* If no process listens on a port of the ephemeral range, connect() can connect the socket to
+ * itself. True: it has. */
+bool dpt_socket_is_own_echo(int fd);
+
+/* True if the process at the other end of a local socket has this process's user. */
+bool dpt_socket_same_user(int fd);
 
 #endif

@@ -396,9 +396,7 @@ static const struct dpt_conn_ops tcp_ops = {
     .destroy = tcp_destroy,
 };
 
-/* Keepalive detects the loss of an idle peer's machine; the rendezvous server detects it
- * earlier. */
-static int set_options(int fd, int timeout_ms)
+int dpt_tcp_set_options(int fd, int timeout_ms)
 {
     const int on = 1, probes = 3;
     const int idle_s = timeout_ms / 1000 > 0 ? timeout_ms / 1000 : 1;
@@ -411,7 +409,7 @@ static int set_options(int fd, int timeout_ms)
 
 struct dpt_conn *dpt_tcp_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err)
 {
-    if (set_options(fd, comm->timeout_ms) != 0) {
+    if (dpt_tcp_set_options(fd, comm->timeout_ms) != 0) {
         (void)dpt_fail_errno(err, errno, "options of the connection to rank %d", rank);
         return NULL;
     }

@@ -78,6 +78,16 @@ def test_every_collective(tmp_path, hosts):
         assert [row["bytes"] for row in table["rows"]] == [int(row[0]) for row in rows]
 
 
+def test_ranks_that_relay():
+    """Six ranks on hosts of their own, each without a connection to one of them."""
+    done = bench("--collective", "all", "--algorithm", "all", "--ranks", "6", "--hosts", "6", "--mesh-max", "2",
+                 "--begin", "1K", "--end", "1M", "--factor", 31, "--rounds", 2, "--warmup", 1)
+    tables = tables_of(done.stdout)
+    assert len(tables) == 9
+    for name, _, ranks, rows, average in tables:
+        check_rates(name, ranks, rows, average)
+
+
 def test_parts_of_a_ring(tmp_path):
     """Vectors of many parts, whose chunks are not equal."""
     done = bench("--algorithm", "ring", "--collective", "all", "--ranks", "5", "--begin", 1234567, "--end", 1234567,

@@ -77,7 +77,9 @@ static void no_allocation_after_creation(void **state)
 {
     (void)state;
     struct world mixed = {.size = 3, .hosts = {0, 0, 1}};
+    struct world relays = {.size = 3, .hosts = {0, 0, 1}, .mesh_max = 2};
     world_run_threads(&mixed, steps);
+    world_run_threads(&relays, steps);
     assert_true(atomic_load(&calls) > 0); /* the counting works */
 }
 

@@ -114,7 +114,8 @@ struct dpt_comm_spec world_spec(struct rank *self, uint64_t generation)
                                  .world_size = world->size,
                                  .host = world->hosts[self->rank],
                                  .peers = self->peers,
-                                 .timeout_ms = TIMEOUT_MS};
+                                 .timeout_ms = TIMEOUT_MS,
+                                 .mesh_max = world->mesh_max};
     memset(spec.nonce, (int)(generation * 7 + 1), sizeof spec.nonce);
     for (int i = 0; i < world->size; i++) {
         if (i == self->rank)

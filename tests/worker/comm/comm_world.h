@@ -36,11 +36,12 @@
 
 /* TIMEOUT_MS ends a test that hangs. It is so long that no tested operation reaches it, even on a
  * loaded core. */
-enum { RANKS_MAX = 8, TIMEOUT_MS = 30000 };
+enum { RANKS_MAX = 9, TIMEOUT_MS = 30000 };
 
 struct world {
     int size;
     int hosts[RANKS_MAX];
+    int mesh_max;            /* 0: every world is a mesh */
     const char *address;     /* the address on which TCP listens */
     struct dpt_sim_net *sim; /* or NULL */
     uint64_t seed;

@@ -19,7 +19,8 @@ enum {
     DETECT_MS = 100, /* the promise, when this process gets the processor */
     SLACK_MS = 900,  /* for a machine that is busy with other tests, and sanitizers */
     ATTEMPTS = 5,    /* of which one is in time, however busy it is */
-    BYTES = 2 << 20
+    BYTES = 2 << 20,
+    GATHER_BYTES = 5000
 };
 
 enum stage {
@@ -28,6 +29,7 @@ enum stage {
     IDLE,          /* after creation; the others wait for it */
     IN_TRANSFER,   /* endless traffic among all */
     WHILE_LENDING, /* the others read its memory in place */
+    IN_GATHERS,    /* endless small all-gathers */
     STAGE_COUNT
 };
 
@@ -35,6 +37,7 @@ struct scene {
     enum stage stage;
     int victim;
     uint64_t delay_us;
+    int mesh_max; /* of comm_world.h */
 };
 
 /* Shared between the processes; the time of death is the killer's. */
@@ -117,6 +120,20 @@ static enum dpt_status talk(struct rank *self, struct dpt_comm *comm, struct dpt
     }
 }
 
+static enum dpt_status gather_on(struct rank *self, struct dpt_comm *comm)
+{
+    uint8_t mine[GATHER_BYTES], all[RANKS_MAX * GATHER_BYTES];
+    memset(mine, self->rank, sizeof mine);
+    for (;;) {
+        const enum dpt_status status =
+            dpt_comm_small_all_gather(comm, mine, sizeof mine, all, &self->err);
+        if (status != DPT_OK)
+            return status;
+        for (int r = 0; r < self->world->size; r++)
+            CHECK(all[r * GATHER_BYTES] == r && all[(r + 1) * GATHER_BYTES - 1] == r);
+    }
+}
+
 /* A survivor's end must not be taken for the victim's, which a busy rank may see later. */
 static void leave_together(struct rank *self)
 {
@@ -160,7 +177,13 @@ static void live_and_die(struct rank *self)
         if (victim && scene->stage == IDLE)
             wait_to_be_killed();
         dpt_comm_allow_spin(comm, self->rank % 2 == 0); /* where all are of one host */
-        status = talk(self, comm, mem);
+        status = scene->stage == IN_GATHERS ? gather_on(self, comm) : talk(self, comm, mem);
+        suspect = dpt_comm_suspect(comm);
+    }
+    if (scene->stage <= IN_CREATE &&
+        status == DPT_OK) { /* a rank without a link to the absent one */
+        CHECK(scene->mesh_max > 0);
+        status = dpt_comm_poll_woken(comm, -1, &self->err);
         suspect = dpt_comm_suspect(comm);
     }
     check_victim_named(self, status, suspect);
@@ -175,6 +198,7 @@ static void live_and_die(struct rank *self)
 static int64_t play_once(const int *hosts, int size, struct scene scene)
 {
     struct world *world = world_shared(size, hosts);
+    world->mesh_max = scene.mesh_max;
     int status[RANKS_MAX];
     world->arg = &scene;
     world_run_forks(world, live_and_die, status);
@@ -234,6 +258,21 @@ static void killed_in_mixed_world(void **state)
 {
     (void)state;
     killed_at_every_stage((const int[]){0, 0, 1, 1});
+}
+
+/* A rank to which a survivor has no connection dies: those that have one tell it. */
+static void killed_where_ranks_relay(void **state)
+{
+    (void)state;
+    const int hosts[] = {0, 1, 2, 3, 4, 5, 6, 7}, pairs[] = {0, 0, 1, 1, 2, 2, 3, 3};
+    uint64_t random = 4712;
+    for (int stage = BEFORE_CREATE; stage < STAGE_COUNT; stage++)
+        for (int round = 0; stage != WHILE_LENDING && round < 2 * ROUNDS; round++)
+            play_death(round % 2 == 0 ? hosts : pairs, 8,
+                       (struct scene){.stage = (enum stage)stage,
+                                      .victim = (int)(next_random(&random) % 7),
+                                      .delay_us = next_random(&random) % 40000,
+                                      .mesh_max = 4});
 }
 
 /* A stopped peer: silence has no deadline, abort ends it. */
@@ -394,9 +433,10 @@ int main(void)
 {
     dpt_cores_set_demand(1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_in_one_host),        cmocka_unit_test(killed_between_hosts),
-        cmocka_unit_test(killed_in_mixed_world),     cmocka_unit_test(stopped_peer_then_abort),
-        cmocka_unit_test(begun_transfer_that_stops), cmocka_unit_test(ended_behind_unread),
+        cmocka_unit_test(killed_in_one_host),      cmocka_unit_test(killed_between_hosts),
+        cmocka_unit_test(killed_in_mixed_world),   cmocka_unit_test(killed_where_ranks_relay),
+        cmocka_unit_test(stopped_peer_then_abort), cmocka_unit_test(begun_transfer_that_stops),
+        cmocka_unit_test(ended_behind_unread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

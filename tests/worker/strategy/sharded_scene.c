@@ -410,7 +410,7 @@ void end_scene(struct scene *s)
 
 void run_scene(struct scene *s, const struct layout *layout)
 {
-    struct world world = {.arg = s};
+    struct world world = {.arg = s, .mesh_max = s->mesh_max};
     s->layout = layout;
     for (int i = 0; i < s->n_stages; i++)
         world.size = s->size[i] > world.size ? s->size[i] : world.size;

@@ -35,6 +35,7 @@ struct scene {
     struct dpt_config config;
     const struct layout *layout;
     int n_stages, size[STAGES_MAX], steps; /* of a stage */
+    int mesh_max;                          /* 0: every world is a mesh */
     bool rebuilds; /* shadows are copied one unit a step; needs n_stages 1 */
     bool averages; /* some parameters are running statistics */
     bool late[RANKS_MAX];

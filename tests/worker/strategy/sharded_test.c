@@ -161,6 +161,33 @@ static void nodes_and_hosts(void **state)
     on_nodes_and_hosts(DPT_ACCUMULATE_REDUCE, true);
 }
 
+/* Where ranks relay, every strategy has the bits and counts the bytes of a mesh. Of six ranks
+ * on hosts of their own each has no connection to one. */
+static void ranks_that_relay(void **state)
+{
+    (void)state;
+    static const struct layout apart = {{0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 4, 5}},
+                               mixed = {{0, 1, 2, 2, 3, 3}, {0, 1, 2, 2, 3, 3}};
+    struct scene expected, s;
+    for (int order = DPT_ACCUMULATE_LOCAL; order <= DPT_ACCUMULATE_REDUCE; order++) {
+        begin_scene(&expected, &ddp, (enum dpt_accumulate)order, DPT_PRECISION_FP32, (int[]){1}, 1);
+        expected.config.train.lanes = 7;
+        run_scene(&expected, &one_node);
+        for (int v = -1; v < VARIANTS; v += EVERY) {
+            begin_scene(&s, v < 0 ? &ddp : &variants[v], (enum dpt_accumulate)order,
+                        DPT_PRECISION_FP32, (int[]){6}, 1);
+            s.config.train.lanes = 7;
+            s.mesh_max = 2;
+            run_scene(&s, (v + order) % 2 == 0 ? &apart : &mixed);
+            check_equal(&expected, &s, "six ranks that relay");
+            for (int r = 0; r < 6; r++)
+                assert_int_equal(s.sent[r], s.told[r]);
+            end_scene(&s);
+        }
+        end_scene(&expected);
+    }
+}
+
 /* Lanes of one slot, which lane sums add as they come, and waves sum when they are whole. */
 static void lanes_of_one_slot(void **state)
 {
@@ -356,14 +383,17 @@ int main(int argc, char **argv)
                                         cmocka_unit_test(test_powersgd_sends_as_planned),
                                         cmocka_unit_test(running_statistics),
                                         cmocka_unit_test(a_place_for_each_unit)};
+    const struct CMUnitTest relays[] = {cmocka_unit_test(ranks_that_relay)};
     const char *part = argc == 2 ? argv[1] : "";
     dpt_cores_set_demand(1);
     if (strcmp(part, "reduce") == 0)
         return cmocka_run_group_tests_name("sharded, reduce", reduce, NULL, NULL);
     if (strcmp(part, "local") == 0)
         return cmocka_run_group_tests_name("sharded, local", local, NULL, NULL);
+    if (strcmp(part, "relays") == 0)
+        return cmocka_run_group_tests(relays, NULL, NULL);
     if (strcmp(part, "worlds") == 0)
         return cmocka_run_group_tests_name("sharded, worlds", worlds, NULL, NULL);
-    (void)fprintf(stderr, "usage: %s reduce | local | worlds\n", argv[0]);
+    (void)fprintf(stderr, "usage: %s reduce | local | worlds | relays\n", argv[0]);
     return 2;
 }

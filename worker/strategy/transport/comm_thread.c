@@ -82,6 +82,23 @@ static void find_dead_peer(struct dpt_comm_thread *t)
             return;
 }
 
+/* Waits for a job, or for the end. Where ranks relay, it relays meanwhile, until an abort or a
+ * failure, which the next job finds. The caller holds the mutex. */
+static void await_job(struct dpt_comm_thread *t)
+{
+    bool relays = true;
+    while (!t->job && !t->stop) {
+        struct dpt_comm *comm = t->comm; /* only this thread destroys it */
+        if (!relays || !comm || !dpt_comm_relays(comm)) {
+            (void)pthread_cond_wait(&t->cond, &t->mutex);
+            continue;
+        }
+        (void)pthread_mutex_unlock(&t->mutex);
+        relays = dpt_comm_relay(comm) == DPT_INPROGRESS;
+        (void)pthread_mutex_lock(&t->mutex);
+    }
+}
+
 static void *comm_thread_main(void *arg)
 {
     struct dpt_comm_thread *t = arg;
@@ -89,8 +106,7 @@ static void *comm_thread_main(void *arg)
     dpt_present_work_attach(t->activity, DPT_PRESENT_WORK_COMM);
     (void)pthread_mutex_lock(&t->mutex);
     for (;;) {
-        while (!t->job && !t->stop)
-            (void)pthread_cond_wait(&t->cond, &t->mutex);
+        await_job(t);
         if (!t->job)
             break;
         dpt_comm_job job = t->job;
@@ -318,6 +334,8 @@ void dpt_comm_thread_post(struct dpt_comm_thread *t, dpt_comm_job job, void *ctx
     t->done = false;
     atomic_store(&t->failed, false);
     (void)pthread_cond_broadcast(&t->cond);
+    if (t->comm && dpt_comm_relays(t->comm))
+        dpt_comm_wake(t->comm);
     (void)pthread_mutex_unlock(&t->mutex);
 }
 
