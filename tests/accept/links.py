@@ -83,6 +83,3 @@ def links_through_kills(line):
     if took:
         line.note(f"from a kill to the next step: median {sorted(took)[len(took) // 2]:.1f} s, "
                   f"longest {max(took):.1f} s; {len(events)} generations")
-
-
-LINES = [links_through_kills]

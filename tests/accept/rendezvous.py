@@ -10,6 +10,7 @@ import subprocess
 from accept.bad_input import EXIT_CONFIG, show_complaint
 from accept.harness import NotRun
 from accept.journal import LINES as LINES_OF_JOURNAL
+from accept.links import links_through_kills
 from accept.networks import LINES_OF_NETWORKS
 from accept.strangers import LINES_OF_STRANGERS, needs_keys, show_stories
 from cluster import ROOT, Cluster, ClusterError, bin_dir, program, quiet_port
@@ -136,13 +137,6 @@ def cold_connects_with_keys(line):
     line.show("nodes that connect", nodes, "== 10000", nodes == SIZES[0])
     line.at_most("until the last has joined", connect["ms"]["max"] / 1000, COLD_S, "s")
 
-
-def links_through_kills(line):
-    """64 real ranks on this machine train one hash through 30 kills with trees and rings on."""
-    raise NotRun("the data plane of this version has a full mesh: there are no trees and rings to turn on")
-
-
-# ---------------------------------------------------------------- bad input
 
 def run_server(*args):
     run = subprocess.run([str(a) for a in (program("dpt-rdzv"), *args)], stdin=subprocess.DEVNULL, capture_output=True,
