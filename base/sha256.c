@@ -77,9 +77,8 @@ void dpt_sha256_add(struct dpt_sha256 *sha, const void *data, size_t bytes)
         memcpy(sha->block, from, bytes);
 }
 
-void dpt_sha256_hex(struct dpt_sha256 *sha, char ret_hex[DPT_SHA256_HEX_BYTES])
+void dpt_sha256_end(struct dpt_sha256 *sha, uint8_t ret[DPT_SHA256_BYTES])
 {
-    static const char digits[] = "0123456789abcdef";
     /* Section 5.1.1: a one bit, zeros, the length in bits. */
     uint8_t padding[BLOCK_BYTES + LENGTH_BYTES] = {0x80};
     const uint64_t bits = sha->bytes * 8;
@@ -90,7 +89,18 @@ void dpt_sha256_hex(struct dpt_sha256 *sha, char ret_hex[DPT_SHA256_HEX_BYTES])
     for (int i = 0; i < LENGTH_BYTES; i++)
         padding[n + (size_t)i] = (uint8_t)(bits >> (56 - 8 * i));
     dpt_sha256_add(sha, padding, n + LENGTH_BYTES);
-    for (int i = 0; i < 64; i++)
-        ret_hex[i] = digits[sha->h[i / 8] >> (28 - 4 * (i % 8)) & 15];
-    ret_hex[64] = '\0';
+    for (int i = 0; i < DPT_SHA256_BYTES; i++)
+        ret[i] = (uint8_t)(sha->h[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+void dpt_sha256_hex(struct dpt_sha256 *sha, char ret_hex[DPT_SHA256_HEX_BYTES])
+{
+    static const char digits[] = "0123456789abcdef";
+    uint8_t sum[DPT_SHA256_BYTES];
+    dpt_sha256_end(sha, sum);
+    for (int i = 0; i < DPT_SHA256_BYTES; i++) {
+        ret_hex[2 * i] = digits[sum[i] >> 4];
+        ret_hex[2 * i + 1] = digits[sum[i] & 15];
+    }
+    ret_hex[2 * DPT_SHA256_BYTES] = '\0';
 }

@@ -12,11 +12,12 @@ struct dpt_sha256 {
     uint8_t block[64]; /* its first `bytes` % 64 bytes are not hashed yet */
 };
 
-/* Call init, then add any number of times, then hex once. hex writes 64 lower-case hex digits and a
- * NUL. */
-enum { DPT_SHA256_HEX_BYTES = 65 };
+/* Call init, then add any number of times, then end or hex once. hex writes 64 lower-case hex
+ * digits and a NUL. */
+enum { DPT_SHA256_BYTES = 32, DPT_SHA256_HEX_BYTES = 65 };
 void dpt_sha256_init(struct dpt_sha256 *sha);
 void dpt_sha256_add(struct dpt_sha256 *sha, const void *data, size_t bytes);
+void dpt_sha256_end(struct dpt_sha256 *sha, uint8_t ret[DPT_SHA256_BYTES]);
 void dpt_sha256_hex(struct dpt_sha256 *sha, char ret_hex[DPT_SHA256_HEX_BYTES]);
 
 #endif

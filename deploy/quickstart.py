@@ -223,7 +223,10 @@ def prepare_text():
 
 def start_server():
     port_file = RUN / "server" / "port"
-    server = Program("server", [BIN / "dpt-rdzv", "--port", 0, "--port-file", port_file], RUN / "server" / "rdzv.log")
+    # Keys of the demonstration's server and workers, in place of the user's own.
+    os.environ["DPT_KEY_DIR"] = str(RUN / "keys")
+    argv = [BIN / "dpt-rdzv", "--bind", "127.0.0.1", "--port", 0, "--port-file", port_file]
+    server = Program("server", argv, RUN / "server" / "rdzv.log")
     wait("the server listens", lambda: port_file.exists() and port_file.read_text().strip(), START_TIMEOUT_S, [server])
     return server, f"127.0.0.1:{int(port_file.read_text())}"
 

@@ -315,9 +315,9 @@ class Cluster:
         port_file = self.root / f"rdzv-{self._next()}.port"
         if "--state-dir" not in args and knows_option("--state-dir"):
             args = ["--state-dir", self.state_dir, *args]
-        argv = [program("dpt-rdzv"), "--port", port, "--port-file", port_file, *args]
-        server = Process("dpt-rdzv", argv, self.root / "rdzv.log", dict(self.env, **(env or {})))
-        self.server = server
+        bind = [] if "--bind" in args else ["--bind", "127.0.0.1"]
+        argv = [program("dpt-rdzv"), "--port", port, "--port-file", port_file, *bind, *args]
+        server = self.server = Process("dpt-rdzv", argv, self.root / "rdzv.log", dict(self.env, **(env or {})))
 
         def listening():
             text = port_file.read_text() if port_file.exists() else ""

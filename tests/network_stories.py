@@ -7,7 +7,7 @@ deadlines. The server is on the head."""
 import re
 import time
 
-from cluster import knows_option, wait_until
+from cluster import wait_until
 from netns import NET, start_server, start_worker
 
 HEAD, A, B = 1, 2, 3
@@ -21,14 +21,9 @@ def settings(timeout_s):
             "cluster.timeout_s": timeout_s}
 
 
-def open_args():
-    """Options with which the server lets other hosts connect."""
-    return ["--insecure"] if knows_option("--insecure") else []
-
-
 def start_pair(cluster, star, slow):
     """Nodes a and b on the other hosts, which train together."""
-    port = start_server(cluster, star.names[HEAD - 1], 10 * slow, *open_args(), "--fresh")
+    port = start_server(cluster, star.names[HEAD - 1], 10 * slow, "--fresh")
     a = start_worker(cluster, star.names[A - 1], "a", f"{NET}1:{port}")
     cluster.wait_step(3, 30 * slow)
     b = start_worker(cluster, star.names[B - 1], "b", f"{NET}1:{port}")

@@ -1,9 +1,14 @@
 """Processes as /proc shows them: state, threads, files and children, and which ones a cluster started."""
 
 import os
+import tempfile
 from pathlib import Path
 
 MARK = "DPT_TEST_CLUSTER"  # in the environment of every process of a cluster (cluster.py)
+# Keys of the programs that this process starts, in place of the user's own; removed at its end.
+KEYS = tempfile.TemporaryDirectory(prefix="dpt-keys-")
+os.environ["DPT_KEY_DIR"] = KEYS.name
+os.environ.pop("DPT_RDZV_TOKEN", None)
 
 
 def proc_read(pid, name):

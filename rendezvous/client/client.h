@@ -4,11 +4,16 @@
  * has room, and drops it otherwise. A dropped message does no harm: every message is the sender's
  * whole state, and a later one repeats it. ZeroMQ reconnects by itself. A connection may be dead
  * without either kernel noticing. So the client replaces the socket when nothing has come back over
- * it for `silence_ms`; the server then sees a new peer. One thread uses a client. */
+ * it for `silence_ms`; the server then sees a new peer. One thread uses a client.
+ *
+ * With keys the connection is encrypted and both ends prove their keys (CURVE). A machine that the
+ * server has not admitted yet connects with the key of its token first, asks that its own key be
+ * admitted (rendezvous/keys/enroll.h), and connects again with that. */
 #ifndef DPT_RENDEZVOUS_CLIENT_CLIENT_H
 #define DPT_RENDEZVOUS_CLIENT_CLIENT_H
 
 #include "base/err.h"
+#include "rendezvous/keys/keyring.h"
 #include "rendezvous/proto/message.h"
 
 #include <stdbool.h>
@@ -31,9 +36,10 @@ struct dpt_client;
 /* DPT_ECONFIG: the endpoint is not HOST:PORT or [IPV6]:PORT; the text says why. */
 DPT_MUST_USE enum dpt_status dpt_client_check_endpoint(const char *endpoint, struct dpt_err *err);
 
-/* Starts connecting to `endpoint` (copied); never waits for the server. silence_ms > 0: time
- * without a message after which the socket is replaced. */
+/* Starts connecting to `endpoint` (copied) with `keys` (copied); never waits for the server.
+ * silence_ms > 0: time without a message after which the socket is replaced. */
 DPT_MUST_USE enum dpt_status dpt_client_create(const char *endpoint, int silence_ms,
+                                               const struct dpt_keyring *keys,
                                                struct dpt_client **ret, struct dpt_err *err);
 
 /* Closes within DPT_CLIENT_LINGER_MS; accepts NULL and nulls the pointer. A client of a group
@@ -57,6 +63,7 @@ void dpt_client_group_destroy(struct dpt_client_group **group);
  * client. */
 DPT_MUST_USE enum dpt_status dpt_client_create_in(struct dpt_client_group *group,
                                                   const char *endpoint, int silence_ms,
+                                                  const struct dpt_keyring *keys,
                                                   struct dpt_client **ret, struct dpt_err *err);
 
 /* Queues one message of at most DPT_MESSAGE_BYTES_MAX bytes. DPT_INPROGRESS: there is no connection
@@ -78,13 +85,14 @@ struct dpt_client_event {
 };
 
 /* The next event; DPT_INPROGRESS: none. Messages of more than one part are dropped. DPT_EPROTO: too
- * many such parts came in a row. Call until DPT_INPROGRESS before polling: the descriptors are
- * edge-triggered. */
+ * many such parts came in a row. DPT_ECONFIG: the server admits neither this machine's key nor its
+ * token, and there was no connection before; the text says what to do. Call until DPT_INPROGRESS
+ * before polling: the descriptors are edge-triggered. */
 DPT_MUST_USE enum dpt_status dpt_client_next(struct dpt_client *client,
                                              struct dpt_client_event *ret, struct dpt_err *err);
 
-/* Descriptors that become readable when there may be an event. A tick that replaces the socket
- * changes them. */
+/* Descriptors that become readable when there may be an event. A call of tick or next may change
+ * them. */
 void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS]);
 
 /* The reason why no connection was ever made, and what to do. "": there was a connection, or the

@@ -15,17 +15,26 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { PORT_BYTES = 8, ADDRESS_BYTES = 64 };
+enum {
+    PORT_BYTES = 8,
+    ADDRESS_BYTES = 64,
+    /* A greeting: 10 bytes of signature, a version, then at byte 12 the name of the mechanism. */
+    SIGNATURE_BYTES = 10,
+    MECHANISM_AT = 12,
+    GREETING_BYTES = MECHANISM_AT + 20
+};
 
 /* The result of an attempt. Of several addresses the one with the highest finding is reported. */
 enum finding {
-    FINDING_NONE,     /* nothing is known yet */
-    FINDING_LOOKUP,   /* the name is being looked up */
-    FINDING_NO_NAME,  /* it has no address; `error` of getaddrinfo */
-    FINDING_FAILED,   /* `error` of connect */
-    FINDING_SILENT,   /* no answer */
-    FINDING_REFUSED,  /* nothing listens */
-    FINDING_CONNECTED /* something listens */
+    FINDING_NONE,      /* nothing is known yet */
+    FINDING_LOOKUP,    /* the name is being looked up */
+    FINDING_NO_NAME,   /* it has no address; `error` of getaddrinfo */
+    FINDING_FAILED,    /* `error` of connect */
+    FINDING_SILENT,    /* no answer */
+    FINDING_REFUSED,   /* nothing listens */
+    FINDING_CONNECTED, /* something listens that is no server */
+    FINDING_OPEN,      /* a server without keys */
+    FINDING_KEYED      /* a server with keys */
 };
 
 struct result {
@@ -38,11 +47,13 @@ struct result {
 /* The caller and the thread own this together. The last owner frees it. */
 struct dpt_reach {
     char host[DPT_REACH_HOST_BYTES], port[PORT_BYTES];
-    pthread_mutex_t mutex; /* guards the members below */
-    int owners;            /* 1: the caller has stopped it */
-    int64_t lookup_ms;     /* start of the present lookup of the name; 0: none */
+    bool open;                         /* the client has no keys */
+    enum dpt_server_key_source source; /* of the server's key */
+    pthread_mutex_t mutex;             /* guards the members below */
+    int owners;                        /* 1: the caller has stopped it */
+    int64_t lookup_ms;                 /* start of the present lookup of the name; 0: none */
     struct result result;
-    int connected; /* attempts in a row that could connect */
+    int connected; /* attempts in a row that could connect and had this result */
 };
 
 /* ---- one attempt ---- */
@@ -71,6 +82,33 @@ static bool is_loopback(const struct sockaddr *address)
     return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
+/* Reads what the program at the other end says first. A ZeroMQ socket answers the signature and the
+ * version with its greeting, and does not begin a handshake before it has read a whole one. */
+static enum finding read_greeting(int fd)
+{
+    static const uint8_t hello[SIGNATURE_BYTES + 1] = {0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3};
+    uint8_t greeting[GREETING_BYTES];
+    size_t n = 0;
+    if (send(fd, hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
+        return FINDING_CONNECTED;
+    while (n < sizeof greeting) {
+        struct pollfd item = {.fd = fd, .events = POLLIN};
+        if (poll(&item, 1, DPT_REACH_GREETING_MS) <= 0)
+            return FINDING_CONNECTED;
+        const ssize_t bytes = recv(fd, greeting + n, sizeof greeting - n, 0);
+        if (bytes <= 0)
+            return FINDING_CONNECTED;
+        n += (size_t)bytes;
+    }
+    const char *mechanism = (const char *)greeting + MECHANISM_AT;
+    if (greeting[0] != hello[0] || greeting[SIGNATURE_BYTES - 1] != hello[SIGNATURE_BYTES - 1])
+        return FINDING_CONNECTED;
+    if (strncmp(mechanism, "CURVE", GREETING_BYTES - MECHANISM_AT) == 0)
+        return FINDING_KEYED;
+    return strncmp(mechanism, "NULL", GREETING_BYTES - MECHANISM_AT) == 0 ? FINDING_OPEN
+                                                                          : FINDING_CONNECTED;
+}
+
 static struct result try_address(const struct addrinfo *info)
 {
     struct result result = {.finding = FINDING_FAILED, .loopback = is_loopback(info->ai_addr)};
@@ -85,10 +123,12 @@ static struct result try_address(const struct addrinfo *info)
     result.error = connect(fd, info->ai_addr, info->ai_addrlen) == 0 ? 0 : errno;
     if (result.error == EINPROGRESS)
         result.error = finish_connect(fd);
+    if (result.error == 0)
+        result.finding = read_greeting(fd);
     (void)close(fd);
     if (result.error == 0)
-        result.finding = FINDING_CONNECTED;
-    else if (result.error == ECONNREFUSED)
+        return result;
+    if (result.error == ECONNREFUSED)
         result.finding = FINDING_REFUSED;
     else if (result.error == ETIMEDOUT)
         result.finding = FINDING_SILENT;
@@ -134,8 +174,12 @@ static void release_reach(struct dpt_reach *reach)
 static bool publish_result(struct dpt_reach *reach, const struct result *result)
 {
     (void)pthread_mutex_lock(&reach->mutex);
+    const bool again = result->finding == reach->result.finding;
     reach->result = *result;
-    reach->connected = result->finding == FINDING_CONNECTED ? reach->connected + 1 : 0;
+    if (result->finding < FINDING_CONNECTED)
+        reach->connected = 0;
+    else
+        reach->connected = again ? reach->connected + 1 : 1;
     const bool stopped = reach->owners == 1;
     (void)pthread_mutex_unlock(&reach->mutex);
     return stopped;
@@ -155,7 +199,8 @@ static void *look_for_server(void *ctx)
 
 /* ---- public ---- */
 
-enum dpt_status dpt_reach_start(const char *endpoint, struct dpt_reach **ret, struct dpt_err *err)
+enum dpt_status dpt_reach_start(const char *endpoint, const struct dpt_keyring *keys,
+                                struct dpt_reach **ret, struct dpt_err *err)
 {
     const char *colon = strrchr(endpoint, ':');
     DPT_ASSERT(colon != NULL);
@@ -166,6 +211,8 @@ enum dpt_status dpt_reach_start(const char *endpoint, struct dpt_reach **ret, st
     const char *host = endpoint + brackets;
     (void)snprintf(reach->host, sizeof reach->host, "%.*s", (int)(colon - host) - brackets, host);
     (void)snprintf(reach->port, sizeof reach->port, "%.7s", colon + 1);
+    reach->open = keys->open;
+    reach->source = keys->source;
     reach->lookup_ms = dpt_now_ms();
     reach->owners = 2;
     (void)pthread_mutex_init(&reach->mutex, NULL);
@@ -181,6 +228,32 @@ enum dpt_status dpt_reach_start(const char *endpoint, struct dpt_reach **ret, st
     return DPT_OK;
 }
 
+/* The server answers, but the client's handshake with it does not succeed. */
+static void print_keys_text(const struct dpt_reach *reach, bool server_open,
+                            char ret[DPT_CLIENT_WHY_BYTES])
+{
+    static const char *const sources[] = {
+        [DPT_SERVER_KEY_OF_FOLDER] = "this machine's key folder has",
+        [DPT_SERVER_KEY_NOTED] = "the file 'servers' of this machine's key folder has",
+        [DPT_SERVER_KEY_OF_TOKEN] = "the token has"};
+    enum { BYTES = DPT_CLIENT_WHY_BYTES };
+    if (reach->open && server_open)
+        (void)snprintf(ret, BYTES, "the server there does not answer. It may be too busy");
+    else if (server_open)
+        (void)snprintf(ret, BYTES,
+                       "the server there has no keys (--open). Start it without --open; or, inside "
+                       "a network that you trust, give --rdzv-token none");
+    else if (reach->open)
+        (void)snprintf(ret, BYTES,
+                       "the server there has keys. Give --rdzv-token as that server prints it at "
+                       "its start, in place of none");
+    else
+        (void)snprintf(ret, BYTES,
+                       "the server there has another key than %s, or is too busy. Give "
+                       "--rdzv-token as that server prints it at its start",
+                       sources[reach->source]);
+}
+
 void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_CLIENT_WHY_BYTES])
 {
     enum { BYTES = DPT_CLIENT_WHY_BYTES };
@@ -188,7 +261,7 @@ void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_CLIENT_WHY_BYTES])
     struct result result = reach->result;
     if (reach->lookup_ms > 0 && dpt_now_ms() - reach->lookup_ms > DPT_REACH_LOOKUP_MS)
         result.finding = FINDING_LOOKUP;
-    if (result.finding == FINDING_CONNECTED && reach->connected < 2)
+    if (result.finding >= FINDING_CONNECTED && reach->connected < 2)
         result.finding = FINDING_NONE; /* the server may have just started: no reason to report */
     (void)pthread_mutex_unlock(&reach->mutex);
     switch (result.finding) {
@@ -223,7 +296,7 @@ void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_CLIENT_WHY_BYTES])
                            ? "port %s of %s refuses: nothing listens there. Start dpt-rdzv --port "
                              "%s on this host, or name another"
                            : "port %s of %s refuses: no server runs there, or it listens on "
-                             "localhost only. Start dpt-rdzv --port %s --insecure there",
+                             "another address only. Start dpt-rdzv --port %s there",
                        reach->port, result.address, reach->port);
         break;
     case FINDING_CONNECTED:
@@ -231,6 +304,10 @@ void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_CLIENT_WHY_BYTES])
                        "port %s of %s answers, but not as dpt-rdzv does. Check which program "
                        "listens there",
                        reach->port, result.address);
+        break;
+    case FINDING_OPEN:
+    case FINDING_KEYED:
+        print_keys_text(reach, result.finding == FINDING_OPEN, ret);
         break;
     }
 }

@@ -162,18 +162,19 @@ static struct node *join_run(const struct inquiry *from, struct run *run, struct
         run->phase = DPT_RDZV_WAITING;
         formation->adopt_until_ms = run->core->now_ms + run->timing.lease_ms;
     }
-    return dpt_rdzv_node_create(run, from->message);
+    return dpt_rdzv_node_create(run, from->message, from->key);
 }
 
 /* True: every node of the run was released or lost with what it had, and the last one released, so
- * none comes back. A process of the run's user that brings another config begins the next run of
- * this name: its user has stopped the run to change the config. */
+ * none comes back. A process of the run's user that may define runs and brings another config
+ * begins the next run of this name: its user has stopped the run to change the config. */
 static bool begins_next_run(const struct inquiry *from, const struct run *run)
 {
     const Dpt__RunSpec *spec = from->message->spec;
     const struct departed *newest = dpt_rdzv_departed_newest(&run->membership);
-    return run->n_nodes == 0 && run->kept.n_nodes == 0 && newest != NULL && newest->released &&
-           !dpt_rdzv_is_return_possible(run) && strcmp(run->spec.user, spec->user) == 0 &&
+    return !from->join_only && run->n_nodes == 0 && run->kept.n_nodes == 0 && newest != NULL &&
+           newest->released && !dpt_rdzv_is_return_possible(run) &&
+           strcmp(run->spec.user, spec->user) == 0 &&
            strcmp(run->spec.config_digest, spec->config_digest) != 0;
 }
 
@@ -217,8 +218,13 @@ struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, str
                          "this server has as many runs as it can hold");
         return NULL;
     }
-    if (run == NULL)
-        *run_at = run = dpt_rdzv_run_create(from->core, from->message);
+    if (run == NULL && dpt_rdzv_answer_no_definer(from))
+        return NULL;
+    if (run == NULL) {
+        *run_at = run = dpt_rdzv_run_create(from->core, from->message, from->key);
+        if (run != NULL)
+            dpt_rdzv_log_definer(run);
+    }
     return run == NULL ? NULL : join_run(from, run, former);
 }
 

@@ -34,6 +34,7 @@ static enum dpt_status apply_joined(struct run *run, const struct dpt_rdzv_recor
         return dpt_fail_nomem(err, "members of run '%s'", run->name);
     node->incarnation = record->incarnation;
     memcpy(node->secret, record->secret, sizeof node->secret);
+    memcpy(node->key, record->key, sizeof node->key);
     struct departed *departed =
         dpt_rdzv_departed_as(run, node->id_hash, node->incarnation, node->secret);
     if (departed != NULL)
@@ -56,6 +57,7 @@ static enum dpt_status apply_removed(struct run *run, const struct dpt_rdzv_reco
                                 .awaited = (record->flags & DPT_RDZV_FLAG_AWAITED) != 0,
                                 .counter_seen = record->number};
     memcpy(departed.secret, node->secret, sizeof departed.secret);
+    memcpy(departed.key, node->key, sizeof departed.key);
     if (!dpt_rdzv_departed_add(&run->membership, &departed))
         return dpt_fail_nomem(err, "removed nodes of run '%s'", run->name);
     dpt_rdzv_kept_drop(&run->kept, node);

@@ -20,14 +20,16 @@ void dpt_rdzv_record(const struct run *run, struct dpt_rdzv_record record);
 
 /* ---- members.c ---- */
 
-/* NULL: no memory. */
-struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *message);
+/* NULL: no memory. `key` (DPT_RDZV_KEY_BYTES): of the sender. */
+struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *message,
+                                const uint8_t *key);
 /* Remembers the end and the generations of the run for later processes and runs of its name, and
  * destroys it. */
 void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i);
 /* Creates a node without ranks. dpt_rdzv_take_report takes the ranks from the message afterwards.
  * NULL: no memory. */
-struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *message);
+struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *message,
+                                  const uint8_t *key);
 
 /* The reason of a removal. */
 struct removal {

@@ -176,6 +176,8 @@ static void handle_message(const struct inquiry *from)
 {
     struct dpt_rdzv *core = from->core;
     const Dpt__Stamp *stamp = from->message->stamp;
+    if (dpt_rdzv_answer_other_run(from))
+        return;
     if (from->message->version == DPT_PROTO_VERSION && from->message->asks_status) {
         dpt_rdzv_answer_status(from);
         return;
@@ -187,6 +189,8 @@ static void handle_message(const struct inquiry *from)
     }
     struct run *run = dpt_rdzv_find_run(core, stamp->run);
     struct node *node = run == NULL ? NULL : dpt_rdzv_find_node(run, stamp->node);
+    if (run != NULL && dpt_rdzv_answer_other_key(from, run, node))
+        return;
     const bool own = node != NULL && dpt_rdzv_is_own(node, from->message);
     if (own && stamp->incarnation < node->incarnation) {
         const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_EXPELLED,
@@ -257,8 +261,12 @@ static void handle_event(struct dpt_rdzv *core, const struct dpt_rdzv_event *eve
     switch (event->kind) {
     case DPT_RDZV_EVENT_MESSAGE:
         DPT_ASSERT(event->conn != 0 && event->message != NULL);
-        handle_message(
-            &(struct inquiry){.core = core, .conn = event->conn, .message = event->message});
+        handle_message(&(struct inquiry){.core = core,
+                                         .conn = event->conn,
+                                         .message = event->message,
+                                         .key = event->key,
+                                         .join_only = event->join_only,
+                                         .only_run = event->only_run});
         break;
     case DPT_RDZV_EVENT_BROKEN:
         dpt_rdzv_connection_broke(core, event->conn);

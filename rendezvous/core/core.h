@@ -28,7 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DPT_RDZV_RUNS_MAX = 256 };
+enum { DPT_RDZV_RUNS_MAX = 256, DPT_RDZV_KEY_BYTES = 32 };
 
 struct dpt_rdzv;
 
@@ -62,6 +62,11 @@ struct dpt_rdzv_event {
     /* Secret random bytes, new for each event. The nonces of the event's plans are made from
      * them. */
     uint8_t random[DPT_PROTO_NONCE_BYTES];
+    /* MESSAGE: the sender's public key, which the connection has proved; all zero: there are no
+     * keys. A node id belongs to the key that uses it first in a run. */
+    uint8_t key[DPT_RDZV_KEY_BYTES];
+    bool join_only; /* MESSAGE: the sender may not define a run: it brings no config of a new one */
+    const char *only_run; /* MESSAGE: the sender may take part in no other; NULL or "": in every */
 };
 
 struct dpt_rdzv_send {
@@ -74,8 +79,8 @@ struct dpt_rdzv_send {
  * one back knows all that the earlier one had decided. No heartbeat causes a record. */
 enum dpt_rdzv_record_kind {
     DPT_RDZV_RECORD_START,   /* a server starts: number (epoch) */
-    DPT_RDZV_RECORD_RUN,     /* a run is known: spec, fingerprint, data_digest, folder */
-    DPT_RDZV_RECORD_JOINED,  /* a node is admitted: node, host, incarnation, secret */
+    DPT_RDZV_RECORD_RUN,     /* a run is known: spec, fingerprint, data_digest, folder, key */
+    DPT_RDZV_RECORD_JOINED,  /* a node is admitted: node, host, incarnation, secret, key */
     DPT_RDZV_RECORD_REMOVED, /* and removed: node, incarnation, flags, number (its counter), count
                                 (nodes of a farewell that could not save), text (the reason) */
     DPT_RDZV_RECORD_GENERATION, /* PREPARE(generation) begins: its number is never used again;
@@ -132,7 +137,7 @@ struct dpt_rdzv_record {
     int64_t detect_ms, step_ms;
     const char *node, *host;
     uint64_t incarnation;
-    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    uint8_t secret[DPT_PROTO_SECRET_BYTES], key[DPT_RDZV_KEY_BYTES];
     const Dpt__RunSpec *spec;
     const char *fingerprint, *data_digest;
     const char *folder; /* checkpoint_dir_id */

@@ -34,6 +34,18 @@ enum claim {
 enum claim dpt_rdzv_judge_claim(const struct run *run, const struct node *former,
                                 const Dpt__AgentState *message, struct refusal *ret);
 
+/* ---- owner.c ---- */
+
+/* Refuses a process whose node id belongs to another key. `node`: the node with this id; NULL:
+ * none. False: the id is free, or the process's own; there is no answer. */
+bool dpt_rdzv_answer_other_key(const struct inquiry *from, const struct run *run,
+                               const struct node *node);
+/* Refuses a process whose key is for another run. False: it is for this one, or for every run. */
+bool dpt_rdzv_answer_other_run(const struct inquiry *from);
+/* Answers a process that may not define a run, and whose run does not exist. False: it may. */
+bool dpt_rdzv_answer_no_definer(const struct inquiry *from);
+void dpt_rdzv_log_definer(const struct run *run);
+
 /* ---- admit.c ---- */
 
 /* Admits the process as a node, which replaces `former` (NULL: none), and creates the run if

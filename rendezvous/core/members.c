@@ -11,16 +11,19 @@ enum { NODES_MIN = 16 }; /* room for the first nodes of a run */
 
 /* ---- runs ---- */
 
-struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *message)
+struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *message,
+                                const uint8_t *key)
 {
     const char *name = message->stamp->run;
-    dpt_rdzv_decide(core, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_RUN,
-                                                   .run = name,
-                                                   .step = -1,
-                                                   .spec = message->spec,
-                                                   .fingerprint = message->fingerprint,
-                                                   .data_digest = message->data_digest,
-                                                   .folder = message->checkpoint_dir_id});
+    struct dpt_rdzv_record record = {.kind = DPT_RDZV_RECORD_RUN,
+                                     .run = name,
+                                     .step = -1,
+                                     .spec = message->spec,
+                                     .fingerprint = message->fingerprint,
+                                     .data_digest = message->data_digest,
+                                     .folder = message->checkpoint_dir_id};
+    memcpy(record.key, key, sizeof record.key);
+    dpt_rdzv_decide(core, record);
     if (core->out.no_memory)
         return NULL;
     struct run *run = dpt_rdzv_find_run(core, name);
@@ -49,7 +52,7 @@ void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i)
 
 /* ---- nodes ---- */
 
-static void record_joined(const struct run *run, const Dpt__AgentState *message)
+static void record_joined(const struct run *run, const Dpt__AgentState *message, const uint8_t *key)
 {
     struct dpt_rdzv_record record = {.kind = DPT_RDZV_RECORD_JOINED,
                                      .generation = run->generation,
@@ -58,6 +61,7 @@ static void record_joined(const struct run *run, const Dpt__AgentState *message)
                                      .host = message->host_name,
                                      .incarnation = message->stamp->incarnation};
     dpt_rdzv_secret_of(message, record.secret);
+    memcpy(record.key, key, sizeof record.key);
     dpt_rdzv_record(run, record);
 }
 
@@ -74,7 +78,8 @@ static bool reserve_node(struct run *run)
     return true;
 }
 
-struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *message)
+struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *message,
+                                  const uint8_t *key)
 {
     const struct kept_node *kept = dpt_rdzv_find_kept(run, message->stamp->node);
     const bool expected = dpt_rdzv_kept_as(run, message) != NULL;
@@ -90,13 +95,14 @@ struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *messag
     if (kept != NULL && !expected)
         dpt_rdzv_remove_kept(run, kept, false, "it came back as a new incarnation");
     if (!expected)
-        record_joined(run, message);
+        record_joined(run, message, key);
     node->run = run;
     node->expected = expected;
     (void)snprintf(node->id, sizeof node->id, "%s", message->stamp->node);
     node->id_hash = dpt_rdzv_id_hash(node->id);
     node->incarnation = message->stamp->incarnation;
     dpt_rdzv_secret_of(message, node->secret);
+    memcpy(node->key, key, sizeof node->key);
     node->joined = ++run->membership.joins;
     node->joined_ms = node->link.heard_ms = run->core->now_ms;
     node->link.heard_listened_ms = run->membership.listened_ms;

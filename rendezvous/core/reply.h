@@ -22,6 +22,9 @@ struct inquiry {
     struct dpt_rdzv *core;
     uint64_t conn;
     const Dpt__AgentState *message;
+    const uint8_t *key;   /* (DPT_RDZV_KEY_BYTES) of the sender */
+    bool join_only;       /* the sender may not define a run */
+    const char *only_run; /* of the sender; NULL or "": every run */
 };
 
 /* An answer to a process that is not a node of the run, or no longer. */

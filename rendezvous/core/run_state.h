@@ -17,7 +17,7 @@
  *   reply.h     wire.c, reply.c, status.c                 messages to agents
  *   advance.h   leave.c, put_plan.c, places.c, plan.c,    transitions of each phase
  *               advance.c
- *   join.h      join_claim.c, admit.c, report.c           messages of agents
+ *   join.h      join_claim.c, owner.c, admit.c, report.c  messages of agents
  *   core.h      core.c                                    events, time, views */
 #ifndef DPT_RENDEZVOUS_CORE_RUN_STATE_H
 #define DPT_RENDEZVOUS_CORE_RUN_STATE_H
@@ -122,6 +122,7 @@ struct node {
     uint64_t id_hash;
     uint64_t incarnation;
     uint8_t secret[DPT_PROTO_SECRET_BYTES]; /* not all zeroes */
+    uint8_t key[DPT_RDZV_KEY_BYTES];        /* of its machine; all zero: there are no keys */
     struct link link;
     uint64_t joined; /* order of joining */
     int64_t joined_ms;
@@ -144,7 +145,7 @@ struct node {
 struct departed {
     uint64_t id_hash;
     uint64_t incarnation; /* this one and earlier ones stay out if they know the secret */
-    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    uint8_t secret[DPT_PROTO_SECRET_BYTES], key[DPT_RDZV_KEY_BYTES];
     bool released;
     bool last_holder; /* released: no node that stays holds its steps */
     uint32_t n_nodes; /* released: nodes of a farewell that could not save; 0: there was none */
@@ -217,7 +218,7 @@ struct kept_node {
     struct kept_node *before, *after; /* in order of joining */
     char id[DPT_PROTO_NAME_BYTES];
     uint64_t id_hash, incarnation;
-    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    uint8_t secret[DPT_PROTO_SECRET_BYTES], key[DPT_RDZV_KEY_BYTES]; /* as of struct node */
     uint64_t placed_generation; /* newest plan in which it has a place; 0: none */
 };
 
@@ -236,6 +237,7 @@ struct kept {
     uint64_t granted_generation;              /* newest with a grant; 0: none */
     int64_t granted_step;
     struct cause cause; /* of `generation`, as the newest GENERATION or PLAN record says */
+    uint8_t definer[DPT_RDZV_KEY_BYTES]; /* key that brought the config; all zero: no keys */
     bool ended, failed;
 };
 

@@ -72,6 +72,7 @@ bool dpt_rdzv_run_add(struct dpt_rdzv *core, const struct dpt_rdzv_record *recor
     run->progress = (struct progress){
         .step = -1, .step_best = -1, .final_step = -1, .saved_step = -1, .farewell_step = -1};
     run->budget.error_ms = -1;
+    memcpy(run->kept.definer, record->key, sizeof run->kept.definer);
     core->runs[core->n_runs++] = run;
     return true;
 }

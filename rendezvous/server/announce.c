@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- this machine's addresses ---- */
 
@@ -46,29 +47,27 @@ void dpt_announce_look(struct dpt_announce *announce)
 
 /* ---- the text ---- */
 
-/* Prints the commands for two machines. If `endpoint` is NULL, the server's address comes from
- * `announce`. */
-static void print_commands(FILE *out, const struct dpt_announce *announce, const char *endpoint)
+/* Prints the commands for two machines. If the server is bound to every address, its first address
+ * is named. */
+static void print_commands(FILE *out, const struct dpt_announce *announce)
 {
     char first[DPT_ANNOUNCE_ADDRESS_BYTES + 16];
     (void)snprintf(first, sizeof first, "%s:%d",
                    announce->n_addresses > 0 ? announce->addresses[0].number : "HEAD",
                    announce->port);
-    endpoint = endpoint != NULL ? endpoint : first;
+    const char *endpoint = announce->anywhere ? first : announce->endpoint;
+    const char *token = announce->token != NULL ? announce->token : "none";
     (void)fprintf(
         out,
-        "    dpt-worker --nnodes 2 --rdzv-endpoint %s --config FILE    # on one\n"
-        "    dpt-worker --nnodes 2 --rdzv-endpoint %s --rdzv-id RUN    # on the other; RUN: run "
-        "of FILE\n",
-        endpoint, endpoint);
+        "  For a run of two machines:\n"
+        "    dpt-worker --nnodes 2 --rdzv-endpoint %s --rdzv-token %s --config FILE    # on one\n"
+        "    dpt-worker --nnodes 2 --rdzv-endpoint %s --rdzv-token %s --rdzv-id RUN    # on the "
+        "other; RUN: run of FILE\n",
+        endpoint, token, endpoint, token);
 }
 
-static void print_open(FILE *out, const struct dpt_announce *announce)
+static void print_addresses(FILE *out, const struct dpt_announce *announce)
 {
-    (void)fprintf(out,
-                  "dpt-rdzv %s listening on %s without keys: any process that reaches it can join "
-                  "and stop runs\n",
-                  announce->version, announce->endpoint);
     for (size_t i = 0; announce->anywhere && i < announce->n_addresses; i++)
         (void)fprintf(out, "%s%s:%d (%s)", i == 0 ? "  Addresses of this machine: " : ", ",
                       announce->addresses[i].number, announce->port,
@@ -77,29 +76,39 @@ static void print_open(FILE *out, const struct dpt_announce *announce)
         (void)fputs(announce->n_addresses > 0 ? "\n"
                                               : "  This machine has no address but localhost.\n",
                     out);
-    (void)fputs("  For a run of two machines:\n", out);
-    print_commands(out, announce, announce->anywhere ? NULL : announce->endpoint);
 }
 
-static void print_closed(FILE *out, const struct dpt_announce *announce)
+/* "2026-11-28 09:30 UTC" */
+static void print_time(int64_t at_s, char *ret, size_t room)
 {
-    (void)fprintf(
-        out,
-        "dpt-rdzv %s listening on %s (this host only; --insecure lets others in)\n"
-        "  On this machine:\n"
-        "    dpt-worker --nnodes 1 --rdzv-endpoint %s --config FILE\n"
-        "  Other machines cannot connect: there are no keys yet. Inside a network that you "
-        "trust, start it so:\n"
-        "    dpt-rdzv --port %d --insecure\n"
-        "  and on two machines:\n",
-        announce->version, announce->endpoint, announce->endpoint, announce->port);
-    print_commands(out, announce, NULL);
+    const time_t at = (time_t)at_s;
+    struct tm parts;
+    if (gmtime_r(&at, &parts) == NULL || strftime(ret, room, "%Y-%m-%d %H:%M UTC", &parts) == 0)
+        (void)snprintf(ret, room, "second %lld", (long long)at_s);
+}
+
+static void print_token(FILE *out, const struct dpt_announce *announce)
+{
+    char until[64];
+    print_time(announce->token_expires_s, until, sizeof until);
+    (void)fprintf(out,
+                  "  The token admits %u more machine%s until %s, each once and for all. Another: "
+                  "dpt-rdzv --new-token\n"
+                  "  Processes with the key folder %s need no token.\n",
+                  announce->token_uses, announce->token_uses == 1 ? "" : "s", until,
+                  announce->key_folder);
 }
 
 void dpt_announce_print(const struct dpt_announce *announce, FILE *out)
 {
-    if (announce->open)
-        print_open(out, announce);
-    else
-        print_closed(out, announce);
+    if (announce->token == NULL)
+        (void)fprintf(out,
+                      "WARNING: no keys (--open): any process that reaches the port can join, read "
+                      "and stop runs, and choose the paths of workers without a config\n");
+    (void)fprintf(out, "dpt-rdzv %s listening on %s %s\n", announce->version, announce->endpoint,
+                  announce->token != NULL ? "with keys" : "without keys");
+    print_addresses(out, announce);
+    print_commands(out, announce);
+    if (announce->token != NULL)
+        print_token(out, announce);
 }

@@ -1,10 +1,11 @@
-/* The text that dpt-rdzv prints when it listens: its addresses, the commands for the other
- * machines, and the flag that lets them connect. */
+/* The text that dpt-rdzv prints when it listens: its addresses, and the commands for the other
+ * machines with the token that admits them. */
 #ifndef DPT_RENDEZVOUS_SERVER_ANNOUNCE_H
 #define DPT_RENDEZVOUS_SERVER_ANNOUNCE_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 enum { DPT_ANNOUNCE_ADDRESSES_MAX = 8, DPT_ANNOUNCE_ADDRESS_BYTES = 64 };
@@ -18,8 +19,11 @@ struct dpt_announce_address {
 struct dpt_announce {
     const char *version, *endpoint; /* HOST:PORT as bound */
     int port;
-    bool open;     /* other machines can reach the server */
-    bool anywhere; /* bound to every address; `addresses` lists the machine's addresses */
+    bool anywhere;           /* bound to every address; `addresses` lists the machine's addresses */
+    const char *token;       /* NULL: the server has no keys */
+    unsigned token_uses;     /* machines that the token still admits */
+    int64_t token_expires_s; /* seconds since 1970 */
+    const char *key_folder;
     struct dpt_announce_address addresses[DPT_ANNOUNCE_ADDRESSES_MAX];
     size_t n_addresses;
 };

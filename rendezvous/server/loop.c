@@ -4,6 +4,9 @@
 #include "rendezvous/core/core.h"
 #include "rendezvous/proto/message.h"
 #include "rendezvous/server/bind.h"
+#include "rendezvous/server/gate.h"
+#include "rendezvous/server/meter.h"
+#include "rendezvous/server/newcomers.h"
 #include "rendezvous/server/peers.h"
 #include "rendezvous/server/server.h"
 #include "rendezvous/server/turn.h"
@@ -15,23 +18,36 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <zmq.h>
 
 /* Messages of usual size are decoded in memory of the server, without an allocation. */
 enum { DECODE_BYTES = 1024 * 1024 };
 
-enum { REPORT_EVERY_MS = 1000, LINGER_MS = 500, PARTS_MAX = 64, MONITOR_EVENTS_MAX = 65536 };
+enum {
+    REPORT_EVERY_MS = 1000,
+    LINGER_MS = 500,
+    PARTS_MAX = 64,
+    MONITOR_EVENTS_MAX = 65536,
+    HANDSHAKE_MS = 5000, /* a connection whose handshake takes longer is closed */
+    REBIND_MS = 10,      /* between two tries to open the port again */
+    REBIND_TIMEOUT_MS = 10000
+};
 
 struct dpt_server {
     void *context, *router, *monitor;
     struct dpt_rdzv *core;
     struct dpt_turn turn;
     struct dpt_peers peers;
+    struct dpt_meter meter;
+    struct dpt_newcomers newcomers;
+    struct dpt_gate *gate; /* NULL: no keys */
+    struct dpt_keyring no_keys;
     int64_t deadline_ms;
-    int stop_fd;
-    bool embedded;
-    char endpoint[DPT_SERVER_ENDPOINT_BYTES];
-    int port;
+    uint64_t n_steps; /* of the core */
+    struct dpt_server_options options;
+    struct dpt_bound bound;
+    int64_t unbound_ms; /* since then the port is closed for a new key; 0: it is open */
     uint64_t failed[DPT_SERVER_FAILED_MAX]; /* connections on which a send has failed */
     size_t n_failed;
     uint64_t malformed; /* malformed messages since the last log line about them */
@@ -99,12 +115,13 @@ static enum dpt_status step_core(struct dpt_server *server, struct dpt_rdzv_even
     if (getrandom(event.random, sizeof event.random, 0) != sizeof event.random)
         return dpt_fail_errno(err, errno, "draw a plan's nonce");
     DPT_TRY(dpt_rdzv_step(server->core, &event, &out, err));
+    server->n_steps++;
     DPT_TRY(dpt_turn_add(&server->turn, &out, err));
     for (size_t i = 0; i < out.n_sends; i++)
         send_state(server, &out.sends[i]);
     for (size_t i = 0; i < out.n_logs; i++) {
         const struct dpt_rdzv_log_line *line = &out.logs[i];
-        const enum dpt_log_level level = server->embedded ? DPT_LOG_DEBUG : line->level;
+        const enum dpt_log_level level = server->options.embedded ? DPT_LOG_DEBUG : line->level;
         dpt_log(level, "run=%s gen=%" PRIu64 ": %s", line->run, line->generation, line->text);
     }
     server->deadline_ms = out.deadline_ms;
@@ -135,8 +152,13 @@ static enum dpt_status read_monitor(struct dpt_server *server, struct dpt_err *e
         memcpy(&value, frame + sizeof number, sizeof value);
         if (number == ZMQ_EVENT_ACCEPTED) {
             dpt_peers_connected(&server->peers, (int)value);
+            struct in6_addr address;
+            const bool known = dpt_newcomers_address((int)value, &address);
+            if (!dpt_newcomers_take(&server->newcomers, (int)value, known ? &address : NULL))
+                dpt_newcomers_close(&server->newcomers, (int)value);
             continue;
         }
+        dpt_newcomers_gone(&server->newcomers, (int)value);
         uint64_t conn = dpt_peers_disconnected(&server->peers, (int)value);
         if (conn != 0)
             DPT_TRY(step_broken(server, conn, err));
@@ -156,9 +178,60 @@ static void report_malformed(struct dpt_server *server, const char *text)
     server->reported_ms = now_ms;
 }
 
+/* Answers a peer with a token. An answer that finds no room is lost; the peer asks again. */
+static void answer_enrolment(struct dpt_server *server, uint64_t conn, zmq_msg_t *frame,
+                             const struct dpt_gate_peer *peer)
+{
+    uint8_t id[DPT_PEERS_ROUTING_ID_BYTES], answer[DPT_ENROLL_MESSAGE_BYTES_MAX];
+    const size_t bytes =
+        dpt_gate_enroll(server->gate, peer, zmq_msg_data(frame), zmq_msg_size(frame), answer);
+    dpt_peers_routing_id(conn, id);
+    if (zmq_send(server->router, id, sizeof id, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0)
+        (void)zmq_send(server->router, answer, bytes, ZMQ_DONTWAIT);
+}
+
+/* Tells a machine the key that the server will have next, once over each connection. */
+static void tell_next_key(struct dpt_server *server, uint64_t conn, int fd)
+{
+    uint8_t id[DPT_PEERS_ROUTING_ID_BYTES], message[DPT_NEXT_KEY_BYTES];
+    struct dpt_key key;
+    uint32_t number = 0;
+    if (!dpt_gate_next_key(server->gate, &key, &number) || fd < 0 || fd >= DPT_PEERS_FDS_MAX ||
+        server->peers.fds[fd].told_key == number)
+        return;
+    dpt_next_key_encode(&key, message);
+    dpt_peers_routing_id(conn, id);
+    if (zmq_send(server->router, id, sizeof id, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0 &&
+        zmq_send(server->router, message, sizeof message, ZMQ_DONTWAIT) >= 0)
+        server->peers.fds[fd].told_key = number;
+}
+
+/* Whether the core takes the message: its sender is admitted, and sends no more than it may. */
+static bool let_in(struct dpt_server *server, uint64_t conn, zmq_msg_t *frame,
+                   struct dpt_gate_peer *ret)
+{
+    *ret = (struct dpt_gate_peer){.right = DPT_RIGHT_DEFINE, .run = ""};
+    if (!dpt_meter_take(&server->meter, zmq_msg_get(frame, ZMQ_SRCFD), conn, zmq_msg_size(frame),
+                        dpt_now_ms())) {
+        report_malformed(server, "its sender sends more than a connection may");
+        return false;
+    }
+    if (server->gate == NULL)
+        return true;
+    dpt_gate_judge(server->gate, zmq_msg_gets(frame, "User-Id"), ret);
+    if (ret->right == DPT_RIGHT_TOKEN)
+        answer_enrolment(server, conn, frame, ret);
+    else if (ret->right < DPT_RIGHT_TOKEN)
+        report_malformed(server, "its sender was removed from the list of machines");
+    else
+        tell_next_key(server, conn, zmq_msg_get(frame, ZMQ_SRCFD));
+    return ret->right > DPT_RIGHT_TOKEN;
+}
+
 static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zmq_msg_t *frame,
                                     struct dpt_err *err)
 {
+    struct dpt_gate_peer peer;
     /* The monitor is read after the message, so that this server sees the end of the message's
      * connection (peers.h). */
     int fd = zmq_msg_get(frame, ZMQ_SRCFD);
@@ -166,6 +239,9 @@ static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zm
     bool stands = dpt_peers_heard(&server->peers, fd, conn);
     const size_t bytes = zmq_msg_size(frame);
     const bool is_usual = DPT_MESSAGE_MEMORY_BYTES(bytes) <= sizeof server->decode_memory;
+    dpt_newcomers_heard(&server->newcomers, fd);
+    if (!let_in(server, conn, frame, &peer))
+        return DPT_OK;
     Dpt__AgentState *message = NULL;
     struct dpt_err why;
     enum dpt_status status =
@@ -179,10 +255,13 @@ static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zm
         report_malformed(server, why.text);
         return DPT_OK;
     }
-    status = step_core(
-        server,
-        (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_MESSAGE, .conn = conn, .message = message},
-        err);
+    struct dpt_rdzv_event event = {.kind = DPT_RDZV_EVENT_MESSAGE,
+                                   .conn = conn,
+                                   .message = message,
+                                   .join_only = peer.right == DPT_RIGHT_JOIN,
+                                   .only_run = peer.run};
+    memcpy(event.key, peer.key.bytes, sizeof event.key);
+    status = step_core(server, event, err);
     if (!is_usual)
         dpt_message_free_agent_state(&message);
     if (status == DPT_OK && !stands)
@@ -220,26 +299,69 @@ static enum dpt_status read_message(struct dpt_server *server, bool *ret_read, s
     return status;
 }
 
+/* Judges handshakes, and opens the port anew when the server's key changes. Nodes connect again. */
+static enum dpt_status serve_gate(struct dpt_server *server, struct dpt_err *err)
+{
+    const int64_t now_ms = dpt_now_ms();
+    bool changed = false;
+    if (server->gate == NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_gate_serve(server->gate, now_ms, err));
+    DPT_TRY(dpt_gate_change_key(server->gate, server->router, (int64_t)time(NULL), &changed, err));
+    if (changed) {
+        dpt_server_unbind(server->router, &server->bound);
+        server->unbound_ms = now_ms;
+    }
+    if (server->unbound_ms == 0)
+        return DPT_OK;
+    const enum dpt_status status =
+        dpt_server_bind(server->router, &server->options, server->bound.port, &server->bound, err);
+    if (status == DPT_OK)
+        server->unbound_ms = 0;
+    return status == DPT_EEXIST && now_ms - server->unbound_ms < REBIND_TIMEOUT_MS ? DPT_OK
+                                                                                   : status;
+}
+
+static int64_t wait_ms(const struct dpt_server *server)
+{
+    const int64_t left_ms = server->deadline_ms - dpt_now_ms();
+    int64_t most_ms = server->newcomers.n_new > 0 ? DPT_NEWCOMERS_LOOK_MS : INT64_MAX;
+    if (server->unbound_ms != 0)
+        most_ms = REBIND_MS;
+    if (left_ms < 0 || server->n_failed > 0)
+        return 0;
+    return left_ms < most_ms ? left_ms : most_ms;
+}
+
 enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err)
 {
     for (;;) {
-        const int64_t wait_ms = server->deadline_ms - dpt_now_ms();
         zmq_pollitem_t items[] = {{.socket = server->router, .events = ZMQ_POLLIN},
                                   {.socket = server->monitor, .events = ZMQ_POLLIN},
-                                  {.fd = server->stop_fd, .events = ZMQ_POLLIN}};
-        if (zmq_poll(items, 3, wait_ms < 0 || server->n_failed > 0 ? 0 : (long)wait_ms) < 0 &&
-            zmq_errno() != EINTR)
+                                  {.fd = server->options.stop_fd, .events = ZMQ_POLLIN},
+                                  {.events = ZMQ_POLLIN}};
+        const int n_items = server->gate != NULL ? 4 : 3;
+        if (server->gate != NULL)
+            items[3].socket = dpt_gate_socket(server->gate);
+        if (zmq_poll(items, n_items, (long)wait_ms(server)) < 0 && zmq_errno() != EINTR)
             return fail_zmq(err, "wait for messages");
         if (items[2].revents != 0) /* the server stops without a message: training goes on */
             return end_turn(server, err);
+        DPT_TRY(serve_gate(server, err));
+        const uint64_t n_steps = server->n_steps;
         bool more = true;
         for (int i = 0; i < DPT_SERVER_ROUND_MAX && more; i++)
             DPT_TRY(read_message(server, &more, err));
         DPT_TRY(read_monitor(server, err));
+        if (!more)
+            dpt_newcomers_look(&server->newcomers, dpt_now_ms());
         while (server->n_failed > 0) /* ends, because nothing is sent to a broken connection */
             DPT_TRY(step_broken(server, server->failed[--server->n_failed], err));
-        DPT_TRY(step_core(
-            server, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK, .backlog = more}, err));
+        /* A handshake alone changes nothing in the core. */
+        if (server->n_steps != n_steps || dpt_now_ms() >= server->deadline_ms)
+            DPT_TRY(step_core(server,
+                              (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK, .backlog = more},
+                              err));
         DPT_TRY(end_turn(server, err));
     }
 }
@@ -262,6 +384,7 @@ static enum dpt_status open_sockets(struct dpt_server *server,
                     {ZMQ_LINGER, LINGER_MS},
                     {ZMQ_SNDHWM, DPT_SERVER_QUEUE_MAX},
                     {ZMQ_RCVHWM, DPT_SERVER_RECEIVED_MAX},
+                    {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
                     {ZMQ_BACKLOG, 1024}};
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
         if (zmq_setsockopt(server->router, settings[i].option, &settings[i].value, sizeof(int)) !=
@@ -275,7 +398,9 @@ static enum dpt_status open_sockets(struct dpt_server *server,
                            ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) != 0 ||
         zmq_connect(server->monitor, monitor_name) != 0)
         return fail_zmq(err, "watch the server's socket");
-    return dpt_server_bind(server->router, options, server->endpoint, &server->port, err);
+    if (server->gate != NULL)
+        DPT_TRY(dpt_gate_open(server->gate, server->context, server->router, err));
+    return dpt_server_bind(server->router, options, options->port, &server->bound, err);
 }
 
 enum dpt_status dpt_server_create(const struct dpt_server_options *options, struct dpt_server **ret,
@@ -295,10 +420,12 @@ enum dpt_status dpt_server_create(const struct dpt_server_options *options, stru
     struct dpt_server *server = calloc(1, sizeof *server);
     if (server == NULL)
         return dpt_fail_nomem(err, "rendezvous server");
-    server->stop_fd = options->stop_fd;
-    server->embedded = options->embedded;
+    server->options = *options;
     server->deadline_ms = core.now_ms;
+    server->no_keys.open = true;
     enum dpt_status status = dpt_rdzv_create(&core, &server->core, err);
+    if (status == DPT_OK && !options->open)
+        status = dpt_gate_create(options->key_dir, options->embedded, &server->gate, err);
     if (status == DPT_OK)
         status = open_sockets(server, options, err);
     if (status != DPT_OK)
@@ -318,6 +445,7 @@ void dpt_server_destroy(struct dpt_server **server_p)
         (void)zmq_socket_monitor(server->router, NULL, 0);
         (void)zmq_close(server->router);
     }
+    dpt_gate_destroy(&server->gate);
     int zero = 0;
     if (server->monitor != NULL) {
         (void)zmq_setsockopt(server->monitor, ZMQ_LINGER, &zero, sizeof zero);
@@ -341,10 +469,15 @@ enum dpt_status dpt_server_use_journal(struct dpt_server *server, const struct d
 
 const char *dpt_server_endpoint(const struct dpt_server *server)
 {
-    return server->endpoint;
+    return server->bound.endpoint;
+}
+
+const struct dpt_keyring *dpt_server_keys(const struct dpt_server *server)
+{
+    return server->gate != NULL ? dpt_gate_keys(server->gate) : &server->no_keys;
 }
 
 int dpt_server_port(const struct dpt_server *server)
 {
-    return server->port;
+    return server->bound.port;
 }

@@ -10,6 +10,7 @@
 #include "rendezvous/server/bind.h"
 #include "rendezvous/server/history_main.h"
 #include "rendezvous/server/server.h"
+#include "rendezvous/server/tokens.h"
 #include "rendezvous/store/store.h"
 
 #include <errno.h>
@@ -18,6 +19,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { EXIT_OK = 0, EXIT_CONFIG = 2, EXIT_BROKEN = 4 };
@@ -26,13 +28,21 @@ struct arguments {
     struct dpt_server_options server;
     int64_t port, nodes_max, ranks_max;
     const char *port_file, *state_dir;
+    struct dpt_token_order order; /* of tokens that are made */
+    const char *deny;             /* --deny; NULL: not given */
+    bool new_token, join_only, new_key;
+    int64_t after_s; /* of --new-key */
     bool help, version;
 };
 
 static const char help_text[] =
-    "usage: dpt-rdzv [--port N] [--bind ADDRESS] [--insecure] [--fresh] [--state-dir DIR]\n"
-    "                [--port-file FILE] [--max-nodes N] [--max-ranks N]\n"
+    "usage: dpt-rdzv [--port N] [--bind ADDRESS] [--key-dir DIR | --open] [--fresh]\n"
+    "                [--state-dir DIR] [--port-file FILE] [--max-nodes N] [--max-ranks N]\n"
     "       dpt-rdzv history [--state-dir DIR | --port N] [--run R] [--json]\n"
+    "       dpt-rdzv --new-token [--token-hours N] [--token-uses N] [--join-only] [--run R]\n"
+    "                [--key-dir DIR]\n"
+    "       dpt-rdzv --new-key [--after-s N] [--key-dir DIR]\n"
+    "       dpt-rdzv --deny MACHINE [--key-dir DIR]\n"
     "\n"
     "The rendezvous server of dpt. Start one on a host that all workers reach, then dpt-worker on "
     "each machine. It serves\n"
@@ -40,11 +50,22 @@ static const char help_text[] =
     "\n"
     "  --port N          TCP port (default 29500; 0: any free one)\n"
     "  --bind ADDRESS    where to listen: a numeric IP address, localhost, or * for every address "
-    "(default: localhost;\n"
-    "                    with --insecure: *)\n"
-    "  --insecure        let other hosts connect. There are no keys yet: any process that reaches "
-    "the port "
-    "can join and stop runs\n"
+    "(default: *)\n"
+    "  --key-dir DIR     folder of the keys, for this user alone (default: $DPT_KEY_DIR, else "
+    "~/.dpt)\n"
+    "  --open            no keys: any process that reaches the port can join, read and stop runs. "
+    "Only inside a network\n"
+    "                    that you trust; workers then need --rdzv-token none\n"
+    "  --new-token       make a token, print it, and end; a running server knows it at once\n"
+    "  --token-hours N   time for which a token is good (default 24)\n"
+    "  --token-uses N    machines that a token admits (default 64)\n"
+    "  --join-only       machines of the token may join runs, but not define one by its config\n"
+    "  --run R           machines of the token may take part in run R only\n"
+    "  --new-key         draw a new key for the server: a running server tells its machines, and "
+    "changes to it later\n"
+    "  --after-s N       seconds until then (default 30)\n"
+    "  --deny MACHINE    cut a machine off: its name, or 8 digits of its key, as in the file "
+    "'machines' of the key folder\n"
     "  --fresh           no earlier server had the runs that come here: a run with its minimum of "
     "nodes begins at once. Leave it\n"
     "                    out when a server is started again while runs train: it then waits for "
@@ -61,8 +82,10 @@ static const char help_text[] =
     "  --version         print the version\n"
     "  --help            print this\n"
     "\n"
-    "When it listens it prints its addresses and the commands for the other machines. `history` "
-    "prints runs, generations,\n"
+    "At its first start it draws its keys. When it listens it prints its addresses and the "
+    "commands for the other machines,\n"
+    "with a token that admits them. Workers of the same user on this machine need no token. "
+    "`history` prints runs, generations,\n"
     "failures and checkpoints of a journal.\n"
     "SIGTERM, SIGINT, SIGQUIT or SIGHUP (unless nohup made it ignored) ends it; running training "
     "goes on. Exit codes: 0 ended, 2 bad option, "
@@ -86,7 +109,16 @@ static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *
     const struct dpt_option options[] = {
         {"--port", "N", .number = &ret->port, .max = 65535},
         {"--bind", "ADDRESS", .text = &ret->server.address},
-        {"--insecure", .flag = &ret->server.insecure},
+        {"--open", .flag = &ret->server.open},
+        {"--key-dir", "DIR", .text = &ret->server.key_dir},
+        {"--new-token", .flag = &ret->new_token},
+        {"--token-hours", "N", .number = &ret->order.hours, .min = 1, .max = DPT_TOKEN_HOURS_MAX},
+        {"--token-uses", "N", .number = &ret->order.uses, .min = 1, .max = DPT_ADMISSION_USES_MAX},
+        {"--join-only", .flag = &ret->join_only},
+        {"--run", "R", .text = &ret->order.run},
+        {"--new-key", .flag = &ret->new_key},
+        {"--after-s", "N", .number = &ret->after_s, .max = DPT_NEW_KEY_AFTER_S_MAX},
+        {"--deny", "MACHINE", .text = &ret->deny},
         {"--fresh", .flag = &ret->server.fresh},
         {"--state-dir", "DIR", .text = &ret->state_dir},
         {"--port-file", "FILE", .text = &ret->port_file},
@@ -107,8 +139,61 @@ static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *
     ret->server.port = (int)ret->port;
     ret->server.nodes_max = (uint32_t)ret->nodes_max;
     ret->server.ranks_max = (uint32_t)ret->ranks_max;
+    ret->order.right = ret->join_only ? DPT_RIGHT_JOIN : DPT_RIGHT_DEFINE;
+    const int commands = ret->new_token + ret->new_key + (ret->deny != NULL);
+    if (ret->server.open && (commands > 0 || ret->server.key_dir != NULL))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--open means that there are no keys: leave out --key-dir, --new-token, "
+                        "--new-key and --deny, or leave out --open");
+    if (ret->order.run != NULL && !dpt_admission_is_run(ret->order.run))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--run '%.70s' is no name of a run: 1 to 63 letters, digits, '.', '_' and "
+                        "'-', the first no '.'",
+                        ret->order.run);
+    if (commands > 1)
+        return dpt_fail(err, DPT_ECONFIG, "give one of --new-token, --new-key and --deny");
     return DPT_OK;
 }
+
+/* ---- commands that start no server ---- */
+
+static enum dpt_status print_new_token(const struct arguments *arguments, struct dpt_err *err)
+{
+    struct dpt_key_folder folder;
+    struct dpt_issued_token token;
+    DPT_TRY(dpt_key_folder_open(arguments->server.key_dir, &folder, err));
+    DPT_TRY(dpt_token_issue(&folder, &arguments->order, (int64_t)time(NULL), &token, err));
+    (void)printf("%s\n", token.text);
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return dpt_fail_errno(err, errno, "write to standard output");
+    return DPT_OK;
+}
+
+static enum dpt_status announce_new_key(const struct arguments *arguments, struct dpt_err *err)
+{
+    struct dpt_key_folder folder;
+    DPT_TRY(dpt_key_folder_open(arguments->server.key_dir, &folder, err));
+    DPT_TRY(dpt_token_new_server_key(&folder, (int64_t)time(NULL) + arguments->after_s, err));
+    (void)printf("a running server tells its machines the new key and has it in %lld s; tokens of "
+                 "the earlier key then admit no new machine\n",
+                 (long long)arguments->after_s);
+    return DPT_OK;
+}
+
+static enum dpt_status deny_machine(const struct arguments *arguments, struct dpt_err *err)
+{
+    struct dpt_key_folder folder;
+    struct dpt_admitted_machine machine;
+    char hex[DPT_KEY_HEX_BYTES];
+    DPT_TRY(dpt_key_folder_open(arguments->server.key_dir, &folder, err));
+    DPT_TRY(dpt_token_deny_machine(&folder, arguments->deny, &machine, err));
+    dpt_key_hex(&machine.key, hex);
+    (void)printf("machine %s (key %.8s) is denied; a running server cuts it off within a second\n",
+                 machine.name, hex);
+    return DPT_OK;
+}
+
+/* ---- the server ---- */
 
 /* Opens a descriptor for the signals that end the server. Threads that are started later inherit
  * the signal mask. */
@@ -154,16 +239,33 @@ static enum dpt_status open_journal(const struct arguments *arguments, struct dp
     return DPT_OK;
 }
 
+/* Finds or makes the token that the server prints, before the server reads the list of tokens. */
+static enum dpt_status find_token(const struct arguments *arguments, struct dpt_issued_token *ret,
+                                  struct dpt_err *err)
+{
+    struct dpt_key_folder folder;
+    if (arguments->server.open)
+        return DPT_OK;
+    DPT_TRY(dpt_key_folder_open(arguments->server.key_dir, &folder, err));
+    return dpt_token_current(&folder, &arguments->order, (int64_t)time(NULL), ret, err);
+}
+
 static enum dpt_status print_announcement(const struct dpt_server *server,
-                                          const struct arguments *arguments, struct dpt_err *err)
+                                          const struct arguments *arguments,
+                                          const struct dpt_issued_token *token, struct dpt_err *err)
 {
     const struct dpt_server_options *options = &arguments->server;
-    const char *address = options->address != NULL ? options->address : "*"; /* with --insecure */
     struct dpt_announce facts = {.version = DPT_VERSION,
                                  .endpoint = dpt_server_endpoint(server),
                                  .port = dpt_server_port(server),
-                                 .open = options->insecure && !dpt_server_is_loopback(address),
-                                 .anywhere = strcmp(address, "*") == 0};
+                                 .anywhere =
+                                     options->address == NULL || strcmp(options->address, "*") == 0,
+                                 .key_folder = dpt_server_keys(server)->folder.path};
+    if (!options->open) {
+        facts.token = token->text;
+        facts.token_uses = token->entry.uses - token->entry.used;
+        facts.token_expires_s = token->entry.expires_s;
+    }
     dpt_announce_look(&facts);
     dpt_announce_print(&facts, stdout);
     if (fflush(stdout) != 0 || ferror(stdout))
@@ -180,14 +282,23 @@ static enum dpt_status print_announcement(const struct dpt_server *server,
 
 static enum dpt_status run_server(int argc, char **argv, struct dpt_err *err)
 {
-    struct arguments arguments = {.port = DPT_SERVER_PORT,
-                                  .nodes_max = DPT_SERVER_NODES_MAX,
-                                  .ranks_max = DPT_SERVER_RANKS_MAX};
+    struct arguments arguments = {
+        .port = DPT_SERVER_PORT,
+        .nodes_max = DPT_SERVER_NODES_MAX,
+        .ranks_max = DPT_SERVER_RANKS_MAX,
+        .after_s = DPT_NEW_KEY_AFTER_S,
+        .order = {.hours = DPT_TOKEN_HOURS_DEFAULT, .uses = DPT_TOKEN_USES_DEFAULT}};
     DPT_TRY(parse_arguments(argc, argv, &arguments, err));
     if (arguments.help || arguments.version) {
         (void)fputs(arguments.help ? help_text : "dpt-rdzv " DPT_VERSION "\n", stdout);
         return DPT_OK;
     }
+    if (arguments.new_token)
+        return print_new_token(&arguments, err);
+    if (arguments.new_key)
+        return announce_new_key(&arguments, err);
+    if (arguments.deny != NULL)
+        return deny_machine(&arguments, err);
     raise_descriptor_limit();
     DPT_TRY(open_signals(&arguments.server.stop_fd, err));
     /* A write beyond a limit on the size of files fails like a write to a full disk. */
@@ -195,13 +306,15 @@ static enum dpt_status run_server(int argc, char **argv, struct dpt_err *err)
         return dpt_fail_errno(err, errno, "ignore SIGXFSZ");
     struct dpt_store *store = NULL;
     struct dpt_server *server = NULL;
+    struct dpt_issued_token token = {.text = ""};
+    DPT_TRY(find_token(&arguments, &token, err));
     DPT_TRY(dpt_server_create(&arguments.server, &server, err));
     enum dpt_status status = open_journal(&arguments, &store, err);
     const struct dpt_journal journal = dpt_store_journal(store);
     if (status == DPT_OK && store != NULL)
         status = dpt_server_use_journal(server, &journal, err);
     if (status == DPT_OK)
-        status = print_announcement(server, &arguments, err);
+        status = print_announcement(server, &arguments, &token, err);
     if (status == DPT_OK)
         status = dpt_server_run(server, err);
     dpt_server_destroy(&server);
@@ -221,8 +334,8 @@ int main(int argc, char **argv)
     if (status == DPT_OK)
         return EXIT_OK;
     (void)fprintf(stderr, "dpt-rdzv: %s\n", err.text);
-    return status == DPT_ECONFIG || status == DPT_EEXIST || status == DPT_ECORRUPT ||
-                   status == DPT_EVERSION || status == DPT_ENOENT
+    return status == DPT_ECONFIG || status == DPT_EEXIST || status == DPT_EUNSUPPORTED ||
+                   status == DPT_ECORRUPT || status == DPT_EVERSION || status == DPT_ENOENT
                ? EXIT_CONFIG
                : EXIT_BROKEN;
 }

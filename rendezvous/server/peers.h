@@ -21,13 +21,14 @@
 #include <stdint.h>
 
 enum {
-    DPT_PEERS_FDS_MAX = 65536, /* descriptors watched; more are served but not watched */
+    DPT_PEERS_FDS_MAX = 65536, /* descriptors; the server closes connections with higher ones */
     DPT_PEERS_ROUTING_ID_BYTES = 5
 };
 
 struct dpt_peer_fd {
     uint64_t conn; /* 0: no message came over it yet */
     bool connected;
+    uint32_t told_key; /* number of the newest server key that its machine was told of; 0: none */
 };
 
 /* Initially zeroed. 1 MiB; pages that are never touched take no memory. */

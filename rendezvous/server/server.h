@@ -8,6 +8,7 @@
 #define DPT_RENDEZVOUS_SERVER_SERVER_H
 
 #include "rendezvous/core/journal.h"
+#include "rendezvous/keys/keyring.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,20 +26,24 @@ enum {
 
 struct dpt_server;
 
+/* Texts are borrowed as long as the server. */
 struct dpt_server_options {
-    /* The address to bind: a numeric IP address, "localhost" or "*". NULL: loopback, or every
-     * address if `insecure`. */
+    /* The address to bind: a numeric IP address, "localhost" or "*". NULL: every address, or
+     * loopback if `embedded`. */
     const char *address;
-    int port;      /* 0: the kernel chooses */
-    bool insecure; /* may bind an address that other hosts reach; the protocol has no keys */
-    int stop_fd;   /* dpt_server_run returns when it becomes readable; borrowed */
-    bool fresh;    /* no worker has known an earlier server; implied by port 0 */
+    int port;            /* 0: the kernel chooses */
+    bool open;           /* no keys: every process that reaches the port is served */
+    const char *key_dir; /* of --key-dir; NULL: see rendezvous/keys/folder.h */
+    int stop_fd;         /* dpt_server_run returns when it becomes readable; borrowed */
+    bool fresh;          /* no worker has known an earlier server; implied by port 0 */
     uint32_t nodes_max, ranks_max; /* of one run; 0: DPT_SERVER_NODES_MAX, DPT_SERVER_RANKS_MAX */
-    bool embedded; /* runs in the worker of its only run; logs the core's lines at debug */
+    /* Runs in the worker of its only run, with keys that only this worker has. Logs the core's
+     * lines at debug. */
+    bool embedded;
 };
 
-/* Creates a server and binds it. DPT_ECONFIG: `address` is not an address, or is not loopback
- * without `insecure`. DPT_EEXIST: the port is in use. */
+/* Creates a server and binds it. DPT_ECONFIG: `address` is not an address, or the key folder cannot
+ * be used. DPT_EUNSUPPORTED: libzmq has no CURVE. DPT_EEXIST: the port is in use. */
 DPT_MUST_USE enum dpt_status dpt_server_create(const struct dpt_server_options *options,
                                                struct dpt_server **ret, struct dpt_err *err);
 void dpt_server_destroy(struct dpt_server **server);
@@ -54,6 +59,9 @@ DPT_MUST_USE enum dpt_status dpt_server_use_journal(struct dpt_server *server,
 const char *dpt_server_endpoint(const struct dpt_server *server);
 int dpt_server_port(const struct dpt_server *server);
 
+/* The keys for a client on this machine; valid as long as the server. */
+const struct dpt_keyring *dpt_server_keys(const struct dpt_server *server);
+
 /* Serves until stop_fd is readable. */
 DPT_MUST_USE enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err);
 
@@ -63,6 +71,8 @@ struct dpt_server_thread;
 DPT_MUST_USE enum dpt_status dpt_server_thread_start(struct dpt_server_thread **ret,
                                                      struct dpt_err *err);
 const char *dpt_server_thread_endpoint(const struct dpt_server_thread *thread);
+/* The keys for this server's client; valid as long as the thread. */
+const struct dpt_keyring *dpt_server_thread_keys(const struct dpt_server_thread *thread);
 
 /* Stops the server and waits for the thread; accepts NULL and nulls the pointer. */
 void dpt_server_thread_stop(struct dpt_server_thread **thread);

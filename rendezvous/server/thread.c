@@ -14,6 +14,7 @@ struct dpt_server_thread {
     struct dpt_server *server; /* the thread owns it while it runs */
     int stop_fd;
     char endpoint[DPT_SERVER_ENDPOINT_BYTES];
+    struct dpt_keyring keys;
 };
 
 /* A server that fails is destroyed at once: its port closes, and clients find that out. */
@@ -50,6 +51,7 @@ enum dpt_status dpt_server_thread_start(struct dpt_server_thread **ret, struct d
     if (failed == 0 && status == DPT_OK) {
         (void)snprintf(thread->endpoint, sizeof thread->endpoint, "%s",
                        dpt_server_endpoint(thread->server));
+        thread->keys = *dpt_server_keys(thread->server);
         failed = pthread_create(&thread->thread, NULL, serve_on_thread, thread);
     }
     if (failed != 0)
@@ -64,6 +66,11 @@ enum dpt_status dpt_server_thread_start(struct dpt_server_thread **ret, struct d
 const char *dpt_server_thread_endpoint(const struct dpt_server_thread *thread)
 {
     return thread->endpoint;
+}
+
+const struct dpt_keyring *dpt_server_thread_keys(const struct dpt_server_thread *thread)
+{
+    return &thread->keys;
 }
 
 void dpt_server_thread_stop(struct dpt_server_thread **thread_p)

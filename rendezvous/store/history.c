@@ -23,8 +23,9 @@ static const char checkpoints_sql[] =
 
 static const char json_sql[] =
     "SELECT json_object('version', 1, 'runs', json_group_array(json(one))) FROM ("
-    "SELECT json_object('run', run, 'user', user, 'state', state, 'began', began, 'ended', ended,"
-    " 'generation', generation, 'step', step, 'saved_step', saved_step,"
+    "SELECT json_object('run', run, 'user', user, 'definer', definer, 'state', state,"
+    " 'began', began, 'ended', ended, 'generation', generation, 'step', step, 'saved_step', "
+    "saved_step,"
     " 'restarts_used', restarts_used, 'error', error,"
     " 'generations', json((SELECT json_group_array(json_object('generation', generation,"
     "  'began', began, 'cause', cause, 'text', text, 'world', world, 'nodes', nodes,"
@@ -42,7 +43,7 @@ static const char json_sql[] =
     "  'granted', granted, 'generation', generation))"
     "  FROM (SELECT * FROM checkpoints WHERE run_id = r.run_id ORDER BY step))),"
     " 'nodes', json((SELECT json_group_array(json_object('node', node, 'host', host,"
-    "  'incarnation', incarnation, 'joined', joined, 'removed', removed, 'why', why))"
+    "  'incarnation', incarnation, 'key', key, 'joined', joined, 'removed', removed, 'why', why))"
     "  FROM (SELECT * FROM nodes WHERE run_id = r.run_id ORDER BY joined)))) AS one"
     " FROM runs r WHERE ?1 IS NULL OR run = ?1 ORDER BY run_id)";
 

@@ -9,8 +9,8 @@ static const char add_run[] =
     " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 static const char add_record[] =
     "INSERT INTO record(at_ms, run, kind, generation, step, number, amount, flags, text, cause,"
-    " detect_ms, step_ms, node, host, incarnation, secret, digest)"
-    " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
+    " detect_ms, step_ms, node, host, incarnation, secret, digest, key)"
+    " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
 static const char add_member[] =
     "INSERT INTO member(record, position, node, incarnation, first_rank, ranks)"
     " VALUES(?1, ?2, ?3, ?4, ?5, ?6)";
@@ -19,8 +19,8 @@ static const char end_run[] = "UPDATE run SET over = 1 WHERE id = ?1";
 /* Of runs that are over, FORGET has all that counts. Columns are those of `enum column`. */
 static const char read_records[] =
     "SELECT record.seq, record.at_ms, record.run, kind, generation, step, number, amount, flags,"
-    " text, cause, detect_ms, step_ms, node, host, incarnation, secret, digest, run.name, spec,"
-    " fingerprint, data_digest, folder"
+    " text, cause, detect_ms, step_ms, node, host, incarnation, secret, digest, key, run.name,"
+    " spec, fingerprint, data_digest, folder"
     " FROM record LEFT JOIN run ON run.id = record.run"
     " WHERE record.run = 0 OR kind = 'forget' OR over = 0 ORDER BY record.seq";
 static const char read_members[] = "SELECT node, incarnation, first_rank, ranks FROM member"
@@ -45,6 +45,7 @@ enum column {
     INCARNATION,
     SECRET,
     DIGEST,
+    KEY,
     NAME,
     SPEC,
     FINGERPRINT,
@@ -89,6 +90,16 @@ static void bind_text(sqlite3_stmt *statement, int at, const char *text)
 static void bind_number(sqlite3_stmt *statement, int at, int64_t number)
 {
     (void)sqlite3_bind_int64(statement, at, number);
+}
+
+/* A proof of identity. All zero, which is none: NULL. */
+static void bind_proof(sqlite3_stmt *statement, int at, const uint8_t *proof, size_t bytes)
+{
+    bool is_none = true;
+    for (size_t i = 0; i < bytes; i++)
+        is_none = is_none && proof[i] == 0;
+    if (!is_none)
+        (void)sqlite3_bind_blob(statement, at, proof, (int)bytes, SQLITE_TRANSIENT);
 }
 
 /* Carries the bound statement out and resets it. */
@@ -157,9 +168,9 @@ static int insert_record(const struct rows *rows, const struct dpt_rdzv_record *
     bind_text(to, 13, record->node);
     bind_text(to, 14, record->host);
     bind_number(to, 15, (int64_t)record->incarnation);
-    if (record->kind == DPT_RDZV_RECORD_JOINED)
-        (void)sqlite3_bind_blob(to, 16, record->secret, sizeof record->secret, SQLITE_TRANSIENT);
+    bind_proof(to, 16, record->secret, sizeof record->secret);
     bind_text(to, 17, record->digest);
+    bind_proof(to, 18, record->key, sizeof record->key);
     return carry_out(to);
 }
 
@@ -251,6 +262,15 @@ static enum dpt_status fail_row(const struct reader *reader, const char *why, st
                     reader->path, (long long)sqlite3_column_int64(reader->records, SEQ), why);
 }
 
+/* False: the column has another number of bytes. */
+static bool read_proof(sqlite3_stmt *row, int column, uint8_t *ret, size_t bytes)
+{
+    const size_t stored = (size_t)sqlite3_column_bytes(row, column);
+    if (stored == bytes)
+        memcpy(ret, sqlite3_column_blob(row, column), bytes);
+    return stored == bytes || stored == 0;
+}
+
 /* All but spec and members. False: no record looks like that. */
 static bool fill_record(sqlite3_stmt *row, struct dpt_rdzv_record *ret)
 {
@@ -272,14 +292,10 @@ static bool fill_record(sqlite3_stmt *row, struct dpt_rdzv_record *ret)
                                     .fingerprint = text_at(row, FINGERPRINT),
                                     .data_digest = text_at(row, DATA_DIGEST),
                                     .folder = text_at(row, FOLDER)};
-    if (!store_kind_of(text_at(row, KIND), &ret->kind))
-        return false;
-    if (ret->kind != DPT_RDZV_RECORD_JOINED)
-        return true;
-    if (sqlite3_column_bytes(row, SECRET) != DPT_PROTO_SECRET_BYTES)
-        return false;
-    memcpy(ret->secret, sqlite3_column_blob(row, SECRET), DPT_PROTO_SECRET_BYTES);
-    return true;
+    return store_kind_of(text_at(row, KIND), &ret->kind) &&
+           (ret->kind != DPT_RDZV_RECORD_JOINED || sqlite3_column_bytes(row, SECRET) > 0) &&
+           read_proof(row, SECRET, ret->secret, sizeof ret->secret) &&
+           read_proof(row, KEY, ret->key, sizeof ret->key);
 }
 
 static enum dpt_status read_row(struct reader *reader, rows_take *take, void *ctx,

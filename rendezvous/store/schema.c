@@ -4,7 +4,9 @@
 
 #include <string.h>
 
-/* run: one training under one name, until the name is free (`over`). `spec` is the RunSpec of
+/* A key (docs/security.md) is of 32 bytes, NULL without keys.
+ *
+ * run: one training under one name, until the name is free (`over`). `spec` is the RunSpec of
  * dpt.proto. record: a decision of the server; core.h has the kinds. `run` is run.id; 0: it is
  * about the server. member: a node with a place in the plan of `record`. */
 static const char tables[] =
@@ -16,7 +18,7 @@ static const char tables[] =
     " number INTEGER NOT NULL, amount INTEGER NOT NULL, flags INTEGER NOT NULL,"
     " text TEXT NOT NULL, cause TEXT NOT NULL, detect_ms INTEGER NOT NULL,"
     " step_ms INTEGER NOT NULL, node TEXT NOT NULL, host TEXT NOT NULL,"
-    " incarnation INTEGER NOT NULL, secret BLOB, digest TEXT NOT NULL);"
+    " incarnation INTEGER NOT NULL, secret BLOB, digest TEXT NOT NULL, key BLOB);"
     "CREATE INDEX record_by_run ON record(run, kind, generation);"
     "CREATE TABLE member(record INTEGER NOT NULL, position INTEGER NOT NULL, node TEXT NOT NULL,"
     " incarnation INTEGER NOT NULL, first_rank INTEGER NOT NULL, ranks INTEGER NOT NULL,"
@@ -25,7 +27,8 @@ static const char tables[] =
     " strftime('%Y-%m-%dT%H:%M:%fZ', at_ms / 1000.0, 'unixepoch') AS at FROM record;";
 
 static const char views_of_runs[] =
-    "CREATE VIEW runs AS SELECT run.id AS run_id, run.name AS run, run.user AS user, b.at AS began,"
+    "CREATE VIEW runs AS SELECT run.id AS run_id, run.name AS run, run.user AS user,"
+    " lower(hex(b.key)) AS definer, b.at AS began,"
     " e.at AS ended, CASE WHEN e.text = '' THEN 'done' WHEN e.seq IS NOT NULL THEN 'failed'"
     "  WHEN run.over THEN 'left' ELSE 'open' END AS state, coalesce(e.text, '') AS error,"
     " (SELECT max(generation) FROM record WHERE record.run = run.id) AS generation,"
@@ -50,7 +53,8 @@ static const char views_of_runs[] =
     "  AND x.step = s.step AND x.seq < s.seq) AS granted"
     " FROM timed s JOIN run ON run.id = s.run WHERE s.kind = 'saved';"
     "CREATE VIEW nodes AS SELECT j.run AS run_id, run.name AS run, j.node AS node, j.host AS host,"
-    " j.incarnation AS incarnation, j.at AS joined, r.at AS removed, coalesce(r.text, '') AS why"
+    " j.incarnation AS incarnation, lower(hex(j.key)) AS key, j.at AS joined, r.at AS removed,"
+    " coalesce(r.text, '') AS why"
     " FROM timed j JOIN run ON run.id = j.run"
     " LEFT JOIN timed r ON r.seq = (SELECT min(x.seq) FROM record x WHERE x.run = j.run"
     "  AND x.kind = 'removed' AND x.node = j.node AND x.incarnation = j.incarnation"

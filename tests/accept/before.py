@@ -96,8 +96,8 @@ NEW = (
     "test_reach.py::test_host_does_not_answer",
     "test_reach.py::test_server_on_localhost_is_told_apart",
     "test_reach.py::test_what_the_server_prints_is_what_works",
-    "test_reach.py::test_closed_server_says_how_it_is_opened",
-    "test_reach.py::test_insecure_server_on_loopback_promises_no_other_machine_anything",
+    "test_reach.py::test_server_prints_its_token",
+    "test_reach.py::test_open_server_warns",
     "test_reach.py::test_worker_without_config_takes_the_only_run",
 )
 

@@ -75,7 +75,7 @@ class Case:
                 wire = stack.enter_context(Wire())
                 wire.bound_windows(LINK_WINDOW_BYTES)
                 wire.limit(self.mbit)
-                endpoint = f"192.0.2.1:{start_server(cluster, wire.names[0], RUN_TIMEOUT_S, '--fresh', '--insecure')}"
+                endpoint = f"192.0.2.1:{start_server(cluster, wire.names[0], RUN_TIMEOUT_S, '--fresh')}"
                 workers = [start_worker(cluster, host, node, endpoint, nnodes=2)
                            for host, node in zip(wire.names, NODES, strict=True)]
             else:

@@ -100,6 +100,7 @@ def run_draw(draw, programs, folder):
         flip_byte(folder / "ck", draw.damage)
     mark = uuid.uuid4().hex
     env = {k: v for k, v in os.environ.items() if k != "DPT_RDZV_ENDPOINT"} | {MARK: mark}
+    env["DPT_KEY_DIR"] = str((folder / "keys").resolve())
     env["XDG_STATE_HOME"] = str(folder / "state")  # of journals
     argv = [str(programs / draw.program), *draw.args]
     began = time.monotonic()

@@ -163,7 +163,7 @@ def bad_server(line):
         port = taken.getsockname()[1]
         show_server(line, "port in use", ("--port", port, "--state-dir", "none"), [str(port), "in use", "--port"])
     with Cluster(line.folder / "run", journal=True) as cluster:
-        cluster.start_server()
+        cluster.start_server(args=["--open"])  # the client of tests/protocol_client.py has no key
         folder = cluster.state_dir
         show_server(line, "state folder in use", ("--port", quiet_port(), "--state-dir", folder),
                     [re.escape(str(folder)), f"process {cluster.server.pid}", "--state-dir"])

@@ -35,7 +35,7 @@ class Steps:
 
     def __enter__(self):
         self.cluster.__enter__()
-        port = start_server(self.cluster, self.wire.names[0], 10, "--insecure")
+        port = start_server(self.cluster, self.wire.names[0], 10)
         for i, name in enumerate(self.wire.names):
             start_worker(self.cluster, name, f"n{i}", f"{NET}1:{port}", nnodes=len(self.wire.names))
         return self

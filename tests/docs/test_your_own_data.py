@@ -80,5 +80,5 @@ def test_options_are_there():
     worker = subprocess.run([BIN / "dpt-worker", "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)
     ckpt = subprocess.run([BIN / "dpt-ckpt", "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)
     texts = encode.stdout + fetch.stdout + languages.stdout + worker.stdout + ckpt.stdout
-    known = set(re.findall(r"--[a-z][a-z-]+", texts)) | {"--port", "--insecure"}
+    known = set(re.findall(r"--[a-z][a-z-]+", texts)) | {"--port"}
     assert sorted(set(re.findall(r"--[a-z][a-z-]+", page)) - known) == []

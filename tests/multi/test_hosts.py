@@ -25,8 +25,8 @@ def test_worker_beside_the_server_and_one_elsewhere(make_cluster, hosts, slow):
     calm = make_cluster("calm", sets=sets)
     assert calm.start_worker("calm", nnodes=1, endpoint=False).wait(60 * slow) == 0
     cluster = make_cluster(sets=sets)
-    port = start_server(cluster, hosts[0], 10 * slow, "--insecure")
-    assert "without keys" in cluster.server.log()
+    port = start_server(cluster, hosts[0], 10 * slow)
+    assert "with keys" in cluster.server.log()
     start_worker(cluster, hosts[0], "a", f"127.0.0.1:{port}", nnodes=2)
     start_worker(cluster, hosts[1], "b", f"{NET}1:{port}", nnodes=2)
     assert cluster.wait_done(60 * slow) == {"a": 0, "b": 0}
@@ -38,7 +38,7 @@ def test_wire_is_cut(make_cluster, hosts, slow):
     """A cut wire ends no connection, so the lease finds it. The node beside the server continues; the other rejoins
     when the wire is back."""
     cluster = make_cluster(sets={"train.steps": 100000})
-    port = start_server(cluster, hosts[0], 10 * slow, "--insecure")
+    port = start_server(cluster, hosts[0], 10 * slow)
     start_worker(cluster, hosts[0], "a", f"127.0.0.1:{port}")
     b = start_worker(cluster, hosts[1], "b", f"{NET}1:{port}")
     cluster.wait_world(2, 30 * slow)
@@ -60,7 +60,7 @@ def test_two_worlds_write_one_log_in_turn(make_cluster, hosts, slow):
     log: once the newer world writes there, the older one does not."""
     cluster = make_cluster(sets={"train.steps": 100000, "train.log_every": 1, "checkpoint.every_steps": 0,
                                  "cluster.nnodes": "1:2", "cluster.timeout_s": 2 * slow}, shared_dirs=True)
-    port = start_server(cluster, hosts[0], 10 * slow, "--insecure")
+    port = start_server(cluster, hosts[0], 10 * slow)
     b = start_worker(cluster, hosts[1], "b", f"{NET}1:{port}")
     cluster.wait_step(20, 60 * slow)
     wire = ip("-n", hosts[1], "-o", "link", "show", "type", "veth").stdout.split(":")[1].split("@")[0].strip()
@@ -97,8 +97,7 @@ def test_server_is_cut_off_from_two_runs(make_cluster, hosts, slow):
         runs[name] = cluster = make_cluster(name, sets={"train.steps": 100000, "cluster.timeout_s": timeout_s,
                                                         "train.log_every": 1, "checkpoint.every_steps": 0})
         if port is None:
-            fresh = ["--fresh"] if knows_option("--fresh") else []
-            port = start_server(cluster, hosts[0], 10 * slow, "--insecure", *fresh)
+            port = start_server(cluster, hosts[0], 10 * slow, *(["--fresh"] if knows_option("--fresh") else []))
         for node in "ab":
             start_worker(cluster, hosts[1], node, f"{NET}1:{port}", nnodes=2, args=["--rdzv-id", name])
     for cluster in runs.values():
@@ -124,7 +123,7 @@ def test_server_is_cut_off_from_two_runs(make_cluster, hosts, slow):
 
 def test_server_on_loopback_is_not_reached_from_elsewhere(make_cluster, hosts, slow):
     cluster = make_cluster(sets={"cluster.timeout_s": 0.3})
-    port = start_server(cluster, hosts[0], 10 * slow)
+    port = start_server(cluster, hosts[0], 10 * slow, "--bind", "127.0.0.1")
     worker = start_worker(cluster, hosts[1], "b", f"{NET}1:{port}")
     assert worker.wait(30 * slow) == 3
     assert f"{NET}1:{port}" in worker.log()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from netns import NET, NET6, Star, Unavailable, Wire, Wire6, names_in, start_server, start_worker
-from network_stories import GONE, LATEST, LEASE, open_args, settings, silent_node
+from network_stories import GONE, LATEST, LEASE, settings, silent_node
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_ipv6_only(make_cluster, made, slow):
     """Server, control and data connections use IPv6, and the server prints its IPv6 address."""
     wire = made(Wire6())
     cluster = make_cluster(sets={"train.steps": 30})
-    port = start_server(cluster, wire.names[0], 10 * slow, "--insecure")
+    port = start_server(cluster, wire.names[0], 10 * slow)
     assert f"[{NET6}1]:{port}" in cluster.server.log()
     start_worker(cluster, wire.names[0], "a", f"[::1]:{port}", nnodes=2)
     start_worker(cluster, wire.names[1], "b", f"[{NET6}1]:{port}", nnodes=2)
@@ -46,7 +46,7 @@ def test_no_name_server(make_cluster, made, slow):
     silent = {"resolv.conf": f"nameserver {NET}99\n", "hosts": f"127.0.0.1 localhost\n{NET}1 head\n"}
     with names_in(wire.names[0], silent), names_in(wire.names[1], silent):
         began = time.monotonic()
-        port = start_server(cluster, wire.names[0], 10 * slow, "--insecure")
+        port = start_server(cluster, wire.names[0], 10 * slow)
         start_worker(cluster, wire.names[0], "a", f"{NET}1:{port}", nnodes=2)
         start_worker(cluster, wire.names[1], "b", f"head:{port}", nnodes=2)
         cluster.wait_world(2, 20 * slow)
@@ -63,13 +63,13 @@ def test_the_head_gets_another_address(make_cluster, made, slow):
     cluster = make_cluster(sets=settings(2 * slow))
     hosts = "127.0.0.1 localhost\n{} head\n"
     with names_in(host, {"hosts": hosts.format("127.0.0.1")}):
-        port = start_server(cluster, host, 10 * slow, *open_args(), "--bind", "127.0.0.1", "--fresh")
+        port = start_server(cluster, host, 10 * slow, "--bind", "127.0.0.1", "--fresh")
         worker = start_worker(cluster, host, "a", f"head:{port}")
         cluster.wait_step(3, 30 * slow)
         cluster.server.kill()
         worker.wait_log(GONE, 20 * slow)
         (Path("/etc/netns") / host / "hosts").write_text(hosts.format("127.0.0.2"))
-        start_server(cluster, host, 10 * slow, *open_args(), "--bind", "127.0.0.2", "--port", port)
+        start_server(cluster, host, 10 * slow, "--bind", "127.0.0.2", "--port", port)
         worker.wait_log(r"the server at \S+ is back", 30 * slow)
 
 

@@ -18,7 +18,7 @@ RUN, SOON_S = "protocol", 20
 @pytest.fixture
 def server(make_cluster):
     cluster = make_cluster()
-    cluster.start_server()
+    cluster.start_server(args=["--open"])
     return cluster
 
 
@@ -114,7 +114,7 @@ def test_a_restarted_server_adopts_the_generation(server, start, slow):
     pair = run_pair(start, slow, min_nodes=2)
     epoch = pair[0].epoch
     server.server.kill()
-    server.restart_server()
+    server.restart_server(args=["--open"])
     for node in pair:
         node.connect()
     follow(pair, lambda: all(node.epoch != epoch and node.message.phase == "SERVER_RUNNING" for node in pair),

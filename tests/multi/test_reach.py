@@ -94,21 +94,21 @@ def test_host_does_not_answer(make_cluster, hosts, slow):
 
 
 def test_server_on_localhost_is_told_apart(make_cluster, hosts, slow):
-    """The host answers and its port refuses: the message names the flag that opens the server to other hosts."""
+    """The host answers and its port refuses, because the server is bound to localhost."""
     cluster = make_cluster()
-    port = start_server(cluster, hosts.names[0], 10 * slow)
+    port = start_server(cluster, hosts.names[0], 10 * slow, "--bind", "localhost")
     argv = ["ip", "netns", "exec", hosts.names[1]] + cluster.worker_argv("b", endpoint=f"{NET}1:{port}")
     worker = Process("worker b", argv, cluster.root / "worker-b.log", cluster.env)
-    worker.wait_log(f"port {port} of {NET}1 refuses: no server runs there, or it listens on localhost only. "
-                    f"Start dpt-rdzv --port {port} --insecure there", SOON_S * slow)
+    worker.wait_log(f"port {port} of {NET}1 refuses: no server runs there, or it listens on another address only. "
+                    f"Start dpt-rdzv --port {port} there", SOON_S * slow)
     worker.kill()
 
 
 def test_what_the_server_prints_is_what_works(make_cluster, hosts, slow):
-    """The two command lines that the server prints work on the machines they are for; the second takes the config of
-    the run that it names."""
+    """The two command lines that the server prints work on the machines they are for, which have other keys than the
+    server's; the second takes the config of the run that it names."""
     cluster = make_cluster(sets={"train.steps": 6})
-    start_server(cluster, hosts.names[0], 10 * slow, "--insecure")
+    start_server(cluster, hosts.names[0], 10 * slow)
     cluster.server.wait_log("on the other", SOON_S * slow)
     screen = cluster.server.log()
     lines = [line.split("#")[0].split() for line in screen.splitlines() if line.strip().startswith("dpt-worker")]
@@ -121,7 +121,7 @@ def test_what_the_server_prints_is_what_works(make_cluster, hosts, slow):
         given = {"FILE": str(cluster.config), "RUN": "tiny"}
         argv = [program("dpt-worker"), *(given.get(word, word) for word in line[1:]), *sets]
         workers.append(Process(node, ["ip", "netns", "exec", host, *argv], cluster.root / f"worker-{node}.log",
-                               cluster.env))
+                               dict(cluster.env, DPT_KEY_DIR=str(cluster.root / f"keys-{node}"))))
         if node == "a":
             workers[0].wait_log("waiting for nodes: 1 of 2", 20 * slow)
     assert [w.wait(60 * slow) for w in workers] == [0, 0], workers[1].log()
@@ -134,9 +134,8 @@ def test_two_commands_and_nothing_else(make_cluster, hosts, slow):
     cluster = make_cluster()
     steps, shorter = (100, []) if slow == 1 else (10, ["--set", "train.steps=10", "--set", "optimizer.warmup_steps=1"])
     in_host = [["ip", "netns", "exec", name] for name in hosts.names]
-    server = Process("dpt-rdzv", [*in_host[0], program("dpt-rdzv"), "--port", 29500, "--insecure", "--state-dir",
-                     cluster.root / "state"],
-                     cluster.root / "rdzv.log", cluster.env)
+    argv = [*in_host[0], program("dpt-rdzv"), "--port", 29500, "--state-dir", cluster.root / "state"]
+    server = Process("dpt-rdzv", argv, cluster.root / "rdzv.log", cluster.env)
     server.wait_log(r"listening on \*:29500", SOON_S * slow)
     workers = []
     for node, prefix in zip("ab", in_host):
@@ -158,22 +157,22 @@ def cluster_port(screen):
     return int(re.search(r"listening on \*:(\d+)", screen)[1])
 
 
-def test_closed_server_says_how_it_is_opened(make_cluster):
+def test_server_prints_its_token(make_cluster):
     cluster = make_cluster()
-    cluster.start_server()
+    cluster.start_server(args=["--bind", "*"])
     screen = cluster.server.log()
-    assert f"listening on 127.0.0.1:{cluster.port} (this host only; --insecure lets others in)" in screen
-    assert f"dpt-rdzv --port {cluster.port} --insecure" in screen
-    assert len(re.findall(r"dpt-worker --nnodes 2 --rdzv-endpoint \S+", screen)) == 2
-    assert len(screen.splitlines()) <= 20 and all(
-        len(line) <= 120 for line in screen.splitlines() if "the journal is in" not in line)
+    assert f"listening on *:{cluster.port} with keys" in screen
+    assert len(re.findall(r"dpt-worker --nnodes 2 --rdzv-endpoint \S+ --rdzv-token dpt1-\S{68} ", screen)) == 2
+    lines = screen.splitlines()
+    assert len(lines) <= 20, screen
+    assert all(len(line) <= 120 for line in lines if "dpt-worker" not in line and "journal is in" not in line), screen
 
 
-def test_insecure_server_on_loopback_promises_no_other_machine_anything(tmp_path, slow):
-    argv = [program("dpt-rdzv"), "--port", 0, "--bind", "127.0.0.1", "--insecure"]
+def test_open_server_warns(tmp_path, slow):
+    argv = [program("dpt-rdzv"), "--port", 0, "--bind", "127.0.0.1", "--open"]
     server = Process("dpt-rdzv", argv, tmp_path / "server.log")
     server.wait_log("listening on 127.0.0.1", 10 * slow)
-    assert "(this host only; " in server.log() and "any process that reaches it" not in server.log()
+    assert server.log().startswith("WARNING: no keys (--open): any process that reaches the port can join")
     server.term()
     assert server.wait(10 * slow) == 0
 

@@ -28,13 +28,20 @@ def one_line(text):
 @pytest.mark.parametrize("args, said", [
     (["--port", "x"], "--port: expected an integer from 0 to 65535, got 'x'"),
     (["--port", "70000"], "--port: expected an integer from 0 to 65535, got '70000'"),
-    (["--bind", "0.0.0.0"], "--insecure"),
     (["--bind", "somewhere"], "--bind 'somewhere' is not a numeric IP address, localhost or *"),
     (["--prot", "1"], "unknown option '--prot'"),
     (["29500"], "unexpected argument '29500'"),
     (["--port", "0", "--port-file", "/nonexistent/folder/port"], "/nonexistent/folder"),
     (["--port", "0", "--port-file", "/proc"], "--port-file: "),
     (["--log-level", "loud"], "debug, info, warn, error"),
+    (["--open", "--new-token"], "--open means that there are no keys"),
+    (["--new-token", "--deny", "x"], "give one of --new-token, --new-key and --deny"),
+    (["--new-token", "--run", "a/b"], "--run 'a/b' is no name of a run"),
+    (["--new-key", "--after-s", "-1"], "--after-s: expected an integer from 0 to 2592000, got '-1'"),
+    (["--new-token", "--token-hours", "0"], "--token-hours: expected an integer from 1 to 8784, got '0'"),
+    (["--new-token", "--token-uses", "x"], "--token-uses: expected an integer from 1 to 65536, got 'x'"),
+    (["--deny", "nobody"], "--deny nobody: no admitted machine is called so"),
+    (["--key-dir", "/proc/keys"], "key folder"),
 ])
 def test_server_options(args, said):
     code, _, err = run_program("dpt-rdzv", *args)
@@ -54,7 +61,7 @@ def test_port_in_use():
         port = taken.getsockname()[1]
         code, _, err = run_program("dpt-rdzv", "--port", port)
     assert code == 2
-    assert f"127.0.0.1:{port} is in use" in one_line(err)
+    assert f"*:{port} is in use" in one_line(err)
 
 
 @pytest.mark.parametrize("config, path, command", [

@@ -86,7 +86,7 @@ def test_hosts_that_share_a_clock(make_cluster, slow):
                                  "strategy.sharding": "full_shard"}, shared_dirs=True)
     try:
         with Wire() as wire:
-            port = start_server(cluster, wire.names[0], 10 * slow, "--insecure")
+            port = start_server(cluster, wire.names[0], 10 * slow)
             for node, host, at in (("a", wire.names[0], "127.0.0.1"), ("b", wire.names[1], f"{NET}1")):
                 start_worker(cluster, host, node, f"{at}:{port}", nnodes=2, sets={"trace.dir": cluster.root / "traces"})
             assert cluster.wait_done(60 * slow) == {"a": 0, "b": 0}

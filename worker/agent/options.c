@@ -39,6 +39,10 @@ static const struct option_entry table[] = {
      "crashes that the run survives without progress"},
     {"--rdzv-endpoint", "HOST:PORT", OPTION_TEXT, NULL, FIELD(rdzv_endpoint),
      "where dpt-rdzv listens ([ADDRESS]:PORT for IPv6)"},
+    {"--rdzv-token", "TOKEN", OPTION_TEXT, NULL, FIELD(rdzv_token),
+     "admits this machine at the server, as it prints it; @FILE: in a file; none: no keys"},
+    {"--key-dir", "DIR", OPTION_TEXT, NULL, FIELD(key_dir),
+     "folder of this machine's keys (default: $DPT_KEY_DIR, else ~/.dpt)"},
     {"--node-id", "NAME", OPTION_TEXT, NULL, FIELD(node_id),
      "name of this node in logs and folders (default: random)"},
     {"--eval", NULL, OPTION_KEY, "train.eval_only", 0,
@@ -199,6 +203,10 @@ void dpt_worker_options_help(FILE *out)
         "The server is found by --rdzv-endpoint, else $DPT_RDZV_ENDPOINT, else cluster.rdzv in\n"
         "the config, else " DPT_WORKER_ENDPOINT_DEFAULT ". With --nnodes 1 and none of them\n"
         "named, the server is embedded in this process.\n"
+        "\n"
+        "The server must know this machine's key, which is drawn at the first start. It knows the\n"
+        "key of its own user on its own machine. On another machine give --rdzv-token (or\n"
+        "$DPT_RDZV_TOKEN) once; it is not needed again, but may stay on the command line.\n"
         "\n"
         "Without --config the worker takes the config of the run that --rdzv-id names, else of\n"
         "the only run at the server. If there is none yet, a worker with --rdzv-id waits for it\n"

@@ -19,6 +19,8 @@ enum { DPT_OPTION_TEXT_BYTES = DPT_CONFIG_PATH_BYTES + 64 };
 struct dpt_worker_options {
     const char *config_path;   /* NULL: none */
     const char *rdzv_endpoint; /* --rdzv-endpoint; NULL: not given */
+    const char *rdzv_token;    /* --rdzv-token; NULL: not given */
+    const char *key_dir;       /* --key-dir; NULL: not given */
     const char *node_id;       /* NULL: a random id is drawn */
     /* key=value, in the order given. */
     char overrides[DPT_CONFIG_OVERRIDES_MAX][DPT_OPTION_TEXT_BYTES];

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "rendezvous/client/client.h"
+#include "rendezvous/keys/keyring.h"
 #include "rendezvous/server/server.h"
 #include "worker/agent/loop.h"
 #include "worker/agent/node_address.h"
@@ -172,9 +173,17 @@ static int64_t timeout_ms(const struct worker *worker)
 static enum dpt_status connect_client(struct worker *worker, struct dpt_err *err)
 {
     const int silence_ms = (int)(timeout_ms(worker) / 2);
+    struct dpt_keyring keys;
+    const struct dpt_keyring_options from = {.token = worker->options.rdzv_token,
+                                             .key_dir = worker->options.key_dir,
+                                             .endpoint = worker->server_at.endpoint};
+    if (worker->server_at.embed)
+        keys = *dpt_server_thread_keys(worker->server);
+    else
+        DPT_TRY(dpt_keyring_load(&from, &keys, err));
     const enum dpt_status status = dpt_client_create(
         worker->server_at.endpoint, silence_ms > SILENCE_MS_MIN ? silence_ms : SILENCE_MS_MIN,
-        &worker->client, err);
+        &keys, &worker->client, err);
     return dpt_wrap(err, status, "%s", worker->server_at.source);
 }
 

@@ -24,6 +24,7 @@ enum {
 
 static struct {
     int64_t nodes, ranks, clients, rack, seconds;
+    bool open;
     struct dpt_bench_real timeout_s;
 } args = {.nodes = 64,
           .ranks = 8,
@@ -43,6 +44,7 @@ static const struct dpt_option options[] = {
      .max = RDZV_CLIENTS_MAX},
     {"--seconds", "N", "of the steady state (5)", .number = &args.seconds, .min = 1,
      .max = SECONDS_MAX},
+    {"--open", .help = "server and nodes without keys", .flag = &args.open},
     {"--timeout-s", "S", "cluster.timeout_s of the run (5)", .set = dpt_bench_set_real,
      .ctx = &args.timeout_s}};
 
@@ -67,6 +69,7 @@ static enum dpt_status check_options(struct rdzv_setup *ret, struct dpt_err *err
                             .ranks = (int)args.ranks,
                             .clients = (int)(args.clients < args.nodes ? args.clients : args.nodes),
                             .rack = (int)rack,
+                            .open = args.open,
                             .timeout_ms = (int64_t)(1000 * args.timeout_s.value)};
     return DPT_OK;
 }

@@ -23,6 +23,7 @@ struct rdzv_setup {
     int nodes, ranks, clients; /* ranks: of each node; clients: processes */
     int rack;                  /* nodes that are lost at once */
     int64_t timeout_ms;
+    bool open; /* server and nodes have no keys */
     char endpoint[RDZV_ENDPOINT_BYTES];
 };
 

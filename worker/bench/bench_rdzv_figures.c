@@ -25,11 +25,12 @@ struct rdzv_times rdzv_times_of(double *values, int n)
 
 void rdzv_figures_print_head(const struct rdzv_setup *setup)
 {
-    (void)printf("# %d nodes of %d ranks in %d client processes on this machine, one dpt-rdzv, "
+    (void)printf("# %d nodes of %d ranks in %d client processes on this machine, one dpt-rdzv %s, "
                  "cluster.timeout_s %g\n"
                  "# Times in ms from the begin of a phase, over the nodes. Server: its CPU time. "
                  "Messages without headers.\n",
-                 setup->nodes, setup->ranks, setup->clients, (double)setup->timeout_ms / 1000);
+                 setup->nodes, setup->ranks, setup->clients,
+                 setup->open ? "without keys" : "with keys", (double)setup->timeout_ms / 1000);
     (void)printf("%-16s %6s %6s %5s %9s %9s %9s %9s %9s %9s %9s %9s\n", "phase", "nodes", "world",
                  "gens", "p50", "p99", "max", "server", "to it", "MB", "from it", "MB");
     (void)fflush(stdout);
@@ -92,12 +93,13 @@ json_t *rdzv_figures_json(const struct rdzv_figures *figures)
     json_t *phases = json_array();
     for (int i = 0; i < RDZV_PHASES; i++)
         (void)json_array_append_new(phases, phase_json(&figures->phases[i]));
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:f, s:o, s:{s:f, s:f, s:o, s:i, s:o}, s:I, s:I}",
-                     "bench", "rdzv", "nodes", setup->nodes, "ranks_per_node", setup->ranks, "rack",
-                     setup->rack, "clients", setup->clients, "timeout_s",
-                     (double)setup->timeout_ms / 1000, "phases", phases, "steady", "seconds",
-                     s->seconds, "server_cpu_percent", s->server_cpu_percent, "answer_ms",
-                     times_json(&s->answer_ms), "answers", s->answers, "messages",
-                     counts_json(&s->counts), "server_peak_bytes", (json_int_t)figures->peak_bytes,
-                     "server_steady_bytes", (json_int_t)figures->resident_bytes);
+    return json_pack(
+        "{s:s, s:i, s:i, s:i, s:i, s:b, s:f, s:o, s:{s:f, s:f, s:o, s:i, s:o}, s:I, s:I}", "bench",
+        "rdzv", "nodes", setup->nodes, "ranks_per_node", setup->ranks, "rack", setup->rack,
+        "clients", setup->clients, "keys", !setup->open, "timeout_s",
+        (double)setup->timeout_ms / 1000, "phases", phases, "steady", "seconds", s->seconds,
+        "server_cpu_percent", s->server_cpu_percent, "answer_ms", times_json(&s->answer_ms),
+        "answers", s->answers, "messages", counts_json(&s->counts), "server_peak_bytes",
+        (json_int_t)figures->peak_bytes, "server_steady_bytes",
+        (json_int_t)figures->resident_bytes);
 }

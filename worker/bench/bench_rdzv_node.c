@@ -367,7 +367,7 @@ static enum dpt_status start_node(struct rdzv_node *node, uint64_t incarnation, 
     DPT_TRY(dpt_agent_create(&options, &node->agent, err));
     /* As dpt-worker: half of the timeout. */
     DPT_TRY(dpt_client_create_in(node->host->group, setup->endpoint, (int)(setup->timeout_ms / 2),
-                                 &node->connection, err));
+                                 &node->host->keys, &node->connection, err));
     return configure(node, incarnation, err);
 }
 

@@ -11,7 +11,8 @@ struct rdzv_host {
     struct rdzv_shared *shared;
     struct rdzv_client *client; /* that of this process */
     struct dpt_client_group *group;
-    void *buffer; /* of DPT_MESSAGE_BYTES_MAX bytes, for a message to the server */
+    struct dpt_keyring keys; /* those of one machine: a key may have many nodes */
+    void *buffer;            /* of DPT_MESSAGE_BYTES_MAX bytes, for a message to the server */
 };
 
 struct rdzv_node;

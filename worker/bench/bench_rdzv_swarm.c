@@ -217,6 +217,10 @@ static enum dpt_status open_swarm(struct swarm *swarm, struct dpt_err *err)
     if (swarm->epoll < 0)
         return dpt_fail_errno(err, errno, "watch connections");
     DPT_TRY(add_watch(swarm, swarm->command_fd, commands_place, err));
+    const struct rdzv_setup *setup = &swarm->host.shared->setup;
+    const struct dpt_keyring_options keys = {.token = setup->open ? DPT_KEYRING_NO_KEYS : "",
+                                             .endpoint = setup->endpoint};
+    DPT_TRY(dpt_keyring_load(&keys, &swarm->host.keys, err));
     return dpt_client_group_create(swarm->range.n, &swarm->host.group, err);
 }
 

@@ -92,7 +92,8 @@ enum dpt_status rdzv_team_start(struct rdzv_team *team, const struct rdzv_setup 
     DPT_TRY(dpt_bench_share(bytes, &shared, err));
     team->shared = shared;
     DPT_TRY(dpt_bench_dir_create(NULL, "rdzv", team->dir, err));
-    DPT_TRY(bench_server_start(team->dir, &team->server, &port, err));
+    DPT_TRY(
+        bench_server_start(team->dir, setup->open ? "--open" : NULL, &team->server, &port, err));
     team->shared->setup = *setup;
     (void)snprintf(team->shared->setup.endpoint, RDZV_ENDPOINT_BYTES, "127.0.0.1:%d", port);
     for (int i = 0; i < setup->clients; i++)

@@ -92,7 +92,7 @@ static void print_trial(const struct recover_totals *totals, const struct recove
 static enum dpt_status start_all(struct recover_bench *b, struct dpt_err *err)
 {
     struct recover_cluster *c = &b->cluster;
-    DPT_TRY(bench_server_start(c->dir, &c->server, &c->port, err));
+    DPT_TRY(bench_server_start(c->dir, NULL, &c->server, &c->port, err));
     for (int i = 0; i < b->nodes; i++) {
         struct recover_node *node;
         DPT_TRY(recover_node_start(c, &node, err));

@@ -358,7 +358,7 @@ int64_t recover_cluster_count(const struct recover_cluster *c, const char *text)
 enum dpt_status recover_calm_start(struct recover_cluster *c, int64_t steps, struct dpt_err *err)
 {
     DPT_TRY(write_config(c, steps, err));
-    return bench_server_start(c->dir, &c->server, &c->port, err);
+    return bench_server_start(c->dir, NULL, &c->server, &c->port, err);
 }
 
 enum dpt_status recover_calm_hash(const struct recover_cluster *c, char ret[REC_HASH_BYTES],

@@ -126,19 +126,24 @@ static int server_port(const char *port_file)
     return port;
 }
 
-enum dpt_status bench_server_start(const char *dir, pid_t *ret_server, int *ret_port,
-                                   struct dpt_err *err)
+enum dpt_status bench_server_start(const char *dir, const char *option, pid_t *ret_server,
+                                   int *ret_port, struct dpt_err *err)
 {
     char program[BENCH_PATH_BYTES], port_file[BENCH_PATH_BYTES], log[BENCH_PATH_BYTES];
-    char state[BENCH_PATH_BYTES];
+    char state[BENCH_PATH_BYTES], keys[BENCH_PATH_BYTES];
     DPT_TRY(bench_program_find("dpt-rdzv", program, err));
     (void)snprintf(port_file, sizeof port_file, "%s/port", dir);
     (void)snprintf(log, sizeof log, "%s/rdzv.log", dir);
     (void)snprintf(state, sizeof state, "%s/rdzv-state-XXXXXX", dir);
     if (mkdtemp(state) == NULL) /* a new journal: a server knows nothing of an earlier one's runs */
         return dpt_fail_errno(err, errno, "make '%s'", state);
-    char *const argv[] = {program,   "--port",      "0",   "--port-file",
-                          port_file, "--state-dir", state, NULL};
+    char *const argv[] = {
+        program,       "--bind",  "127.0.0.1",   "--port", "0",
+        "--port-file", port_file, "--state-dir", state,    (char *)(uintptr_t)option,
+        NULL};
+    (void)snprintf(keys, sizeof keys, "%s/keys", dir);
+    if (setenv("DPT_KEY_DIR", keys, 1) != 0)
+        return dpt_fail_errno(err, errno, "name a key folder");
     (void)unlink(port_file); /* of an earlier server */
     DPT_TRY(bench_program_start(argv, log, ret_server, err));
     const int64_t deadline = dpt_now_ms() + LISTEN_TIMEOUT_MS;
@@ -250,7 +255,7 @@ enum dpt_status bench_cluster_run(const struct bench_cluster *c, struct dpt_err 
     int port = 0;
     struct dpt_err later; /* the first error is reported, this one is not */
     DPT_ASSERT(c->nodes <= BENCH_NODES_MAX);
-    enum dpt_status status = bench_server_start(c->dir, &server, &port, err);
+    enum dpt_status status = bench_server_start(c->dir, NULL, &server, &port, err);
     for (int i = 0; status == DPT_OK && i < c->nodes; i++)
         status = start_node(c, i, port, &nodes[i], err);
     const int64_t deadline_ms = dpt_now_ms() + c->timeout_ms;

@@ -18,10 +18,12 @@ DPT_MUST_USE enum dpt_status bench_program_find(const char *name, char ret[BENCH
 DPT_MUST_USE enum dpt_status bench_program_start(char *const *argv, const char *log, pid_t *ret,
                                                  struct dpt_err *err);
 
-/* Starts dpt-rdzv with its files in folder `dir` (port, rdzv.log) and waits until it listens.
- * DPT_EPEER: it ended; DPT_ETIMEOUT: it does not listen in time; DPT_EABORTED: a signal came. The
- * caller ends *ret_server, also after an error. */
-DPT_MUST_USE enum dpt_status bench_server_start(const char *dir, pid_t *ret_server, int *ret_port,
+/* Starts dpt-rdzv with its files in folder `dir` (port, rdzv.log) and waits until it listens. Its
+ * keys are there, too, and $DPT_KEY_DIR names them to programs that this process starts later.
+ * `option`: one more of its options; NULL: none. DPT_EPEER: it ended; DPT_ETIMEOUT: it does not
+ * listen in time; DPT_EABORTED: a signal came. The caller ends *ret_server, also after an error. */
+DPT_MUST_USE enum dpt_status bench_server_start(const char *dir, const char *option,
+                                                pid_t *ret_server, int *ret_port,
                                                 struct dpt_err *err);
 
 /* Starts dpt-worker as node `id` on host `host`. Its output goes to `id`.log in folder `dir`. The

@@ -2,6 +2,7 @@
 #include "worker/comm/handshake.h"
 
 #include "base/cursor.h"
+#include "base/hmac.h"
 #include "worker/comm/route.h"
 
 #include <errno.h>
@@ -9,11 +10,13 @@
 #include <sys/socket.h>
 
 static const char magic[8] = "dptcomm";
+enum { CODE_AT = 40, CODE_BYTES = 16 };
 
 void dpt_handshake_encode(const struct dpt_comm_spec *spec, enum dpt_handshake_kind kind, int to,
                           uint8_t ret_bytes[DPT_HANDSHAKE_BYTES])
 {
     char run[DPT_COMM_RUN_BYTES] = {0};
+    uint8_t code[DPT_HMAC_BYTES] = {0};
     memcpy(run, spec->run, strnlen(spec->run, sizeof run - 1));
     struct dpt_writer writer;
     dpt_writer_init(&writer, ret_bytes, DPT_HANDSHAKE_BYTES);
@@ -25,10 +28,13 @@ void dpt_handshake_encode(const struct dpt_comm_spec *spec, enum dpt_handshake_k
     dpt_writer_u32(&writer, (uint32_t)to);
     dpt_writer_u32(&writer, (uint32_t)spec->world_size);
     dpt_writer_u32(&writer, dpt_route_is_mesh(spec->world_size, spec->mesh_max) ? 0 : 1);
-    dpt_writer_bytes(&writer, spec->nonce, sizeof spec->nonce);
+    DPT_ASSERT(writer.at == CODE_AT);
+    dpt_writer_bytes(&writer, code, CODE_BYTES); /* zeroes, while the code is made */
     dpt_writer_bytes(&writer, run, sizeof run);
     DPT_ASSERT(dpt_writer_end(&writer, "hello", NULL) == DPT_OK &&
                writer.at == DPT_HANDSHAKE_BYTES);
+    dpt_hmac(spec->nonce, sizeof spec->nonce, ret_bytes, DPT_HANDSHAKE_BYTES, code);
+    memcpy(ret_bytes + CODE_AT, code, CODE_BYTES);
 }
 
 bool dpt_handshake_check(const struct dpt_comm_spec *spec, enum dpt_handshake_kind kind,
@@ -45,7 +51,7 @@ bool dpt_handshake_check(const struct dpt_comm_spec *spec, enum dpt_handshake_ki
     other.rank = (int)from;
     uint8_t expected[DPT_HANDSHAKE_BYTES];
     dpt_handshake_encode(&other, kind, spec->rank, expected);
-    if (memcmp(bytes, expected, sizeof expected) != 0)
+    if (!dpt_hmac_equal(bytes, expected, sizeof expected))
         return false;
     *ret_from = (int)from;
     return true;

@@ -1,20 +1,23 @@
 /* The first message of a connection: the dialer's HELLO and the acceptor's WELCOME. Both have 120
  * bytes in the same layout, little-endian. Both name the run, the generation, the sending and the
- * receiving rank, whether ranks relay, and the plan's nonce, which only processes of the run know.
- */
+ * receiving rank, and whether ranks relay. Both carry a code of all that (the first half of
+ * HMAC-SHA256) whose key is the plan's nonce. Only ranks of the plan have the nonce: the server
+ * sends it over the encrypted control plane, and it does not go over this connection. Whoever can
+ * read this network can send a hello again, but only in the same generation and to the same rank,
+ * which takes each peer once. */
 #ifndef DPT_WORKER_COMM_HANDSHAKE_H
 #define DPT_WORKER_COMM_HANDSHAKE_H
 
 #include "worker/comm/comm.h"
 
-enum { DPT_HANDSHAKE_BYTES = 120, DPT_HANDSHAKE_VERSION = 2 };
+enum { DPT_HANDSHAKE_BYTES = 120, DPT_HANDSHAKE_VERSION = 3 };
 enum dpt_handshake_kind { DPT_HANDSHAKE_DIALER = 1, DPT_HANDSHAKE_WELCOME };
 
 void dpt_handshake_encode(const struct dpt_comm_spec *spec, enum dpt_handshake_kind kind, int to,
                           uint8_t ret_bytes[DPT_HANDSHAKE_BYTES]);
 
-/* True if the bytes are a hello of this kind to this rank, with this run, generation, world and
- * nonce. *ret_from gets the sender's rank. */
+/* True if the bytes are a hello of this kind to this rank, with this run, generation and world,
+ * made with this nonce. *ret_from gets the sender's rank. */
 bool dpt_handshake_check(const struct dpt_comm_spec *spec, enum dpt_handshake_kind kind,
                          const uint8_t bytes[DPT_HANDSHAKE_BYTES], int *ret_from);
 

@@ -3,10 +3,11 @@
 
 #include "base/cursor.h"
 #include "base/hash.h"
+#include "base/hmac.h"
 
 #include <string.h>
 
-enum { OFFER_MARK = 0x64706f31, ID_MARK = 0x64706931 }; /* "dpo1", "dpi1" */
+enum { OFFER_MARK = 0x64706f31, ID_MARK = 0x64706932, CODE_BYTES = 16 }; /* "dpo1", "dpi2" */
 
 void dpt_nccl_offer_pack(const struct dpt_nccl_offer *offer, uint8_t ret[DPT_NCCL_OFFER_BYTES])
 {
@@ -79,15 +80,30 @@ uint64_t dpt_nccl_kept_number(uint64_t generation, const uint8_t nonce[DPT_COMM_
     return number != 0 ? number : 1;
 }
 
+/* Names an attempt at a generation without the nonce, which does not go over the network. */
+static void code_of(uint64_t generation, const uint8_t nonce[DPT_COMM_NONCE_BYTES],
+                    uint8_t ret[CODE_BYTES])
+{
+    uint8_t bytes[4 + 8], code[DPT_HMAC_BYTES];
+    struct dpt_writer writer;
+    dpt_writer_init(&writer, bytes, sizeof bytes);
+    dpt_writer_u32(&writer, ID_MARK);
+    dpt_writer_u64(&writer, generation);
+    dpt_hmac(nonce, DPT_COMM_NONCE_BYTES, bytes, sizeof bytes, code);
+    memcpy(ret, code, CODE_BYTES);
+}
+
 void dpt_nccl_id_pack(uint64_t generation, const uint8_t nonce[DPT_COMM_NONCE_BYTES],
                       const uint8_t id[DPT_NCCL_ID_BYTES], uint8_t ret[DPT_NCCL_ID_MESSAGE_BYTES])
 {
+    uint8_t code[CODE_BYTES];
     struct dpt_writer writer;
+    code_of(generation, nonce, code);
     dpt_writer_init(&writer, ret, DPT_NCCL_ID_MESSAGE_BYTES);
     dpt_writer_u32(&writer, ID_MARK);
     dpt_writer_u32(&writer, DPT_NCCL_ID_BYTES);
     dpt_writer_u64(&writer, generation);
-    dpt_writer_bytes(&writer, nonce, DPT_COMM_NONCE_BYTES);
+    dpt_writer_bytes(&writer, code, sizeof code);
     dpt_writer_bytes(&writer, id, DPT_NCCL_ID_BYTES);
     DPT_ASSERT(!writer.failed && writer.at == DPT_NCCL_ID_MESSAGE_BYTES);
 }
@@ -101,10 +117,12 @@ enum dpt_status dpt_nccl_id_unpack(const uint8_t bytes[DPT_NCCL_ID_MESSAGE_BYTES
     const bool marked =
         dpt_reader_u32(&reader) == ID_MARK && dpt_reader_u32(&reader) == DPT_NCCL_ID_BYTES;
     const uint64_t of = dpt_reader_u64(&reader);
-    const uint8_t *with = dpt_reader_view(&reader, DPT_COMM_NONCE_BYTES);
+    const uint8_t *with = dpt_reader_view(&reader, CODE_BYTES);
+    uint8_t code[CODE_BYTES];
+    code_of(generation, nonce, code);
     if (!marked)
         return dpt_fail(err, DPT_EPROTO, "this is no id of a communicator of the GPU");
-    if (of != generation || memcmp(with, nonce, DPT_COMM_NONCE_BYTES) != 0)
+    if (of != generation || !dpt_hmac_equal(with, code, sizeof code))
         return dpt_fail(err, DPT_EPROTO,
                         "an id for the GPU's communicators of generation %llu, or of another "
                         "attempt at it, where generation %llu is formed",

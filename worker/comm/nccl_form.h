@@ -43,7 +43,7 @@ DPT_MUST_USE enum dpt_status dpt_nccl_offer_unpack(const uint8_t bytes[DPT_NCCL_
  * never 0. */
 uint64_t dpt_nccl_kept_number(uint64_t generation, const uint8_t nonce[DPT_COMM_NONCE_BYTES]);
 
-/* An id, bound to the generation and nonce for which it was made. */
+/* An id, bound to the generation and nonce for which it was made by a code. */
 void dpt_nccl_id_pack(uint64_t generation, const uint8_t nonce[DPT_COMM_NONCE_BYTES],
                       const uint8_t id[DPT_NCCL_ID_BYTES], uint8_t ret[DPT_NCCL_ID_MESSAGE_BYTES]);
 /* DPT_EPROTO: the id was made for another generation, or the bytes are not an id. */

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "rendezvous/client/client.h"
+#include "rendezvous/keys/keyring.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -118,8 +119,11 @@ enum dpt_status dpt_hang_ask(const char *server, const char *run, int64_t timeou
     char why[DPT_CLIENT_WHY_BYTES] = "";
     /* The socket is not replaced for silence before the question is given up. */
     const int silence_ms = (int)timeout_ms + 2 * AGAIN_MS;
+    struct dpt_keyring keys;
     DPT_TRY(check_question(&q, err));
-    DPT_TRY(dpt_client_create(server, silence_ms, &q.client, err));
+    DPT_TRY(dpt_client_check_endpoint(server, err));
+    DPT_TRY(dpt_keyring_load(&(struct dpt_keyring_options){.endpoint = server}, &keys, err));
+    DPT_TRY(dpt_client_create(server, silence_ms, &keys, &q.client, err));
     enum dpt_status status = await_answer(&q, dpt_now_ms() + timeout_ms, ret, err);
     if (status == DPT_ESERVER) {
         dpt_client_why(q.client, why);

@@ -270,9 +270,13 @@ void fake_prepare(struct fake *fake)
 void fake_say(struct fake *fake, struct stage *stage)
 {
     fake_prepare(fake);
-    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_MESSAGE,
-                                              .conn = fake->conn,
-                                              .message = &fake->state});
+    struct dpt_rdzv_event event = {.kind = DPT_RDZV_EVENT_MESSAGE,
+                                   .conn = fake->conn,
+                                   .message = &fake->state,
+                                   .join_only = fake->join_only,
+                                   .only_run = fake->limited_to};
+    memcpy(event.key, fake->key, sizeof event.key);
+    stage_step(stage, event);
 }
 
 void fake_refused(struct fake *fake, struct stage *stage, const char *why)

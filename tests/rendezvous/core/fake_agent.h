@@ -13,6 +13,9 @@ enum { FAKES_MAX = 16, FAKE_RANKS = 2 };
 struct fake {
     char id[DPT_PROTO_NAME_BYTES];
     uint64_t conn, counter, epoch;
+    uint8_t key[DPT_RDZV_KEY_BYTES]; /* of its machine; initially zero: no keys */
+    bool join_only;
+    const char *limited_to; /* the only run in which its key may take part; NULL: every one */
     Dpt__Stamp stamp;
     Dpt__RunSpec spec;
     Dpt__RankState ranks[FAKE_RANKS];

@@ -60,8 +60,9 @@ static const char *nodes_difference(const struct run *of_a, const struct run *of
         SAME_NUMBER(run, x, y, id_hash);
         SAME_NUMBER(run, x, y, incarnation);
         SAME_NUMBER(run, x, y, placed_generation);
-        if (memcmp(x->secret, y->secret, sizeof x->secret) != 0)
-            return differ("run %s: secrets of node %s", run, x->id);
+        if (memcmp(x->secret, y->secret, sizeof x->secret) != 0 ||
+            memcmp(x->key, y->key, sizeof x->key) != 0)
+            return differ("run %s: secrets or keys of node %s", run, x->id);
         if (dpt_rdzv_find_kept(of_a, x->id) != x || dpt_rdzv_find_kept(of_b, y->id) != y)
             return differ("run %s: the index does not find member %s", run, x->id);
     }
@@ -85,8 +86,9 @@ static const char *departed_difference(const char *run, const struct membership 
         SAME_NUMBER(run, x, y, cut_off);
         SAME_NUMBER(run, x, y, awaited);
         SAME_NUMBER(run, x, y, counter_seen);
-        if (memcmp(x->secret, y->secret, sizeof x->secret) != 0)
-            return differ("run %s: secrets of removed node %zu", run, i);
+        if (memcmp(x->secret, y->secret, sizeof x->secret) != 0 ||
+            memcmp(x->key, y->key, sizeof x->key) != 0)
+            return differ("run %s: secrets or keys of removed node %zu", run, i);
     }
     return NULL;
 }
@@ -115,6 +117,8 @@ static const char *run_difference(const struct run *a, const struct run *b)
     SAME_NUMBER(run, a, b, kept.ended);
     SAME_NUMBER(run, a, b, kept.failed);
     SAME_TEXT(run, a, b, end_text);
+    if (memcmp(a->kept.definer, b->kept.definer, sizeof a->kept.definer) != 0)
+        return differ("run %s: keys of its definer", run);
     const char *found = spec_difference(run, &a->spec, &b->spec);
     found = found != NULL ? found : nodes_difference(a, b);
     return found != NULL ? found : departed_difference(run, &a->membership, &b->membership);

@@ -20,62 +20,64 @@ static void print_text(const struct dpt_announce *announce)
     assert_int_equal(fclose(out), 0);
 }
 
+#define TOKEN "dpt1-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+
 static struct dpt_announce facts(void)
 {
     return (struct dpt_announce){.version = "1.2.3",
-                                 .endpoint = "127.0.0.1:29500",
+                                 .endpoint = "*:29500",
+                                 .anywhere = true,
                                  .port = 29500,
+                                 .token = TOKEN,
+                                 .token_uses = 64,
+                                 .token_expires_s = 1795737600,
+                                 .key_folder = "/home/u/.dpt",
                                  .addresses = {{"10.0.0.7", "eth0"}, {"[fd00::7]", "wg0"}},
                                  .n_addresses = 2};
 }
 
-static void closed_server_names_the_flag(void **state)
+static void commands_have_address_and_token(void **state)
 {
     (void)state;
-    const struct dpt_announce closed = facts();
-    print_text(&closed);
+    struct dpt_announce keyed = facts();
+    print_text(&keyed);
     assert_string_equal(
         text,
-        "dpt-rdzv 1.2.3 listening on 127.0.0.1:29500 (this host only; --insecure lets others in)\n"
-        "  On this machine:\n"
-        "    dpt-worker --nnodes 1 --rdzv-endpoint 127.0.0.1:29500 --config FILE\n"
-        "  Other machines cannot connect: there are no keys yet. Inside a network that you trust, "
-        "start it so:\n"
-        "    dpt-rdzv --port 29500 --insecure\n"
-        "  and on two machines:\n"
-        "    dpt-worker --nnodes 2 --rdzv-endpoint 10.0.0.7:29500 --config FILE    # on one\n"
-        "    dpt-worker --nnodes 2 --rdzv-endpoint 10.0.0.7:29500 --rdzv-id RUN    # on the other; "
-        "RUN: run of FILE\n");
+        "dpt-rdzv 1.2.3 listening on *:29500 with keys\n"
+        "  Addresses of this machine: 10.0.0.7:29500 (eth0), [fd00::7]:29500 (wg0)\n"
+        "  For a run of two machines:\n"
+        "    dpt-worker --nnodes 2 --rdzv-endpoint 10.0.0.7:29500 --rdzv-token " TOKEN
+        " --config FILE    # on one\n"
+        "    dpt-worker --nnodes 2 --rdzv-endpoint 10.0.0.7:29500 --rdzv-token " TOKEN
+        " --rdzv-id RUN    # on the other; RUN: run of FILE\n"
+        "  The token admits 64 more machines until 2026-11-27 00:00 UTC, each once and for all. "
+        "Another: dpt-rdzv --new-token\n"
+        "  Processes with the key folder /home/u/.dpt need no token.\n");
+    keyed.n_addresses = 0;
+    keyed.token_uses = 1;
+    print_text(&keyed);
+    assert_non_null(strstr(text, "no address but localhost"));
+    assert_non_null(strstr(text, "--rdzv-endpoint HEAD:29500"));
+    assert_non_null(strstr(text, "admits 1 more machine until"));
 }
 
-static void open_server_lists_addresses(void **state)
+static void open_server_warns_first(void **state)
 {
     (void)state;
     struct dpt_announce open = facts();
-    open.open = open.anywhere = true;
-    open.endpoint = "*:29500";
+    open.token = NULL;
     print_text(&open);
-    assert_string_equal(
-        text,
-        "dpt-rdzv 1.2.3 listening on *:29500 without keys: any process that reaches it can join "
-        "and stop "
-        "runs\n"
-        "  Addresses of this machine: 10.0.0.7:29500 (eth0), [fd00::7]:29500 (wg0)\n"
-        "  For a run of two machines:\n"
-        "    dpt-worker --nnodes 2 --rdzv-endpoint 10.0.0.7:29500 --config FILE    # on one\n"
-        "    dpt-worker --nnodes 2 --rdzv-endpoint 10.0.0.7:29500 --rdzv-id RUN    # on the other; "
-        "RUN: run of FILE\n");
-    open.n_addresses = 0;
-    print_text(&open);
-    assert_non_null(strstr(text, "no address but localhost"));
-    assert_non_null(strstr(text, "--rdzv-endpoint HEAD:29500"));
+    assert_int_equal(strncmp(text, "WARNING: no keys (--open): any process", 38), 0);
+    assert_non_null(strstr(text, "listening on *:29500 without keys\n"));
+    assert_non_null(strstr(text, "--rdzv-endpoint 10.0.0.7:29500 --rdzv-token none --config FILE"));
+    assert_null(strstr(text, "The token"));
 }
 
 static void one_address_is_what_it_is_bound_to(void **state)
 {
     (void)state;
     struct dpt_announce bound = facts();
-    bound.open = true;
+    bound.anywhere = false;
     bound.endpoint = "10.0.0.9:29500";
     print_text(&bound);
     assert_null(strstr(text, "10.0.0.7"));
@@ -85,8 +87,8 @@ static void one_address_is_what_it_is_bound_to(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(closed_server_names_the_flag),
-        cmocka_unit_test(open_server_lists_addresses),
+        cmocka_unit_test(commands_have_address_and_token),
+        cmocka_unit_test(open_server_warns_first),
         cmocka_unit_test(one_address_is_what_it_is_bound_to),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,6 +28,8 @@ static void start(struct test_server *s, struct dpt_server_options options,
     struct dpt_err err;
     *s = (struct test_server){.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     options.stop_fd = s->stop_fd;
+    if (options.address == NULL)
+        options.address = "127.0.0.1";
     if (dpt_server_create(&options, &s->server, &err) != DPT_OK)
         fail_msg("%s", err.text);
     if (journal != NULL && dpt_server_use_journal(s->server, journal, &err) != DPT_OK)
@@ -43,12 +45,12 @@ void transport_start_as(struct test_server *s, struct dpt_server_options options
 
 void transport_start_with(struct test_server *s, const struct dpt_journal *journal)
 {
-    start(s, (struct dpt_server_options){0}, journal);
+    start(s, (struct dpt_server_options){.open = true}, journal);
 }
 
 void transport_start_server(struct test_server *s, int port)
 {
-    transport_start_as(s, (struct dpt_server_options){.port = port});
+    transport_start_as(s, (struct dpt_server_options){.port = port, .open = true});
 }
 
 void transport_stop_server(struct test_server *s)
@@ -62,35 +64,63 @@ void transport_stop_server(struct test_server *s)
 
 struct dpt_client *transport_start_client(int port)
 {
+    return transport_start_client_with(port, &(struct dpt_keyring){.open = true});
+}
+
+struct dpt_client *transport_start_client_with(int port, const struct dpt_keyring *keys)
+{
     char endpoint[64];
     struct dpt_client *client;
     struct dpt_err err;
     (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", port);
-    assert_int_equal(dpt_client_create(endpoint, SILENCE_MS, &client, &err), DPT_OK);
+    assert_int_equal(dpt_client_create(endpoint, SILENCE_MS, keys, &client, &err), DPT_OK);
     return client;
+}
+
+void transport_wait(struct dpt_client *client, int64_t ms)
+{
+    int fds[DPT_CLIENT_FDS];
+    dpt_client_fds(client, fds);
+    struct pollfd items[DPT_CLIENT_FDS] = {{.fd = fds[0], .events = POLLIN},
+                                           {.fd = fds[1], .events = POLLIN}};
+    (void)poll(items, DPT_CLIENT_FDS, (int)ms);
+}
+
+/* Waits for the next event of the client, or its failure. */
+static enum dpt_status wait_event(struct dpt_client *client, int64_t deadline_ms,
+                                  struct dpt_client_event *ret, struct dpt_err *err)
+{
+    for (;;) {
+        enum dpt_status status = dpt_client_next(client, ret, err);
+        if (status != DPT_INPROGRESS)
+            return status;
+        int64_t left_ms = deadline_ms - dpt_now_ms();
+        if (left_ms <= 0)
+            fail_msg("no event within %d ms", WAIT_MS);
+        transport_wait(client, left_ms);
+    }
 }
 
 struct dpt_client_event transport_expect(struct dpt_client *client, enum dpt_client_event_kind kind)
 {
     struct dpt_client_event event;
     struct dpt_err err;
-    int64_t deadline_ms = dpt_now_ms() + WAIT_MS;
+    const int64_t deadline_ms = dpt_now_ms() + WAIT_MS;
     for (;;) {
-        enum dpt_status status = dpt_client_next(client, &event, &err);
-        if (status == DPT_OK && event.kind == kind)
+        if (wait_event(client, deadline_ms, &event, &err) != DPT_OK)
+            fail_msg("%s", err.text);
+        if (event.kind == kind)
             return event;
-        if (status == DPT_OK)
-            continue;
-        assert_int_equal(status, DPT_INPROGRESS);
-        int64_t left_ms = deadline_ms - dpt_now_ms();
-        if (left_ms <= 0)
-            fail_msg("no event of kind %d within %d ms", (int)kind, WAIT_MS);
-        int fds[DPT_CLIENT_FDS];
-        dpt_client_fds(client, fds);
-        struct pollfd items[DPT_CLIENT_FDS] = {{.fd = fds[0], .events = POLLIN},
-                                               {.fd = fds[1], .events = POLLIN}};
-        (void)poll(items, DPT_CLIENT_FDS, (int)left_ms);
     }
+}
+
+enum dpt_status transport_expect_failure(struct dpt_client *client, struct dpt_err *err)
+{
+    struct dpt_client_event event;
+    enum dpt_status status = DPT_OK;
+    for (const int64_t deadline_ms = dpt_now_ms() + WAIT_MS; status == DPT_OK;)
+        status = wait_event(client, deadline_ms, &event, err);
+    return status;
 }
 
 size_t transport_make_message(const char *node, uint64_t counter, Dpt__RunSpec *spec, uint8_t *buf,

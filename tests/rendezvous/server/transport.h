@@ -19,13 +19,20 @@ struct test_server {
     bool failed;
 };
 
+/* On loopback, if the options name no address. */
 void transport_start_as(struct test_server *s, struct dpt_server_options options);
-/* On any port, with this journal. */
+/* On any port without keys, with this journal. */
 void transport_start_with(struct test_server *s, const struct dpt_journal *journal);
-/* Port 0: any. */
+/* A server without keys. Port 0: any. */
 void transport_start_server(struct test_server *s, int port);
 void transport_stop_server(struct test_server *s);
+/* A client without keys. */
 struct dpt_client *transport_start_client(int port);
+struct dpt_client *transport_start_client_with(int port, const struct dpt_keyring *keys);
+/* Waits for a descriptor of the client, at most `ms`. */
+void transport_wait(struct dpt_client *client, int64_t ms);
+/* Waits until the client reports an error and returns its status. */
+enum dpt_status transport_expect_failure(struct dpt_client *client, struct dpt_err *err);
 /* Waits for the next event of this kind and ignores others. */
 struct dpt_client_event transport_expect(struct dpt_client *client,
                                          enum dpt_client_event_kind kind);

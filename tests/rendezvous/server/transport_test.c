@@ -16,6 +16,8 @@
 
 #include <cmocka.h>
 
+static const struct dpt_keyring no_keys = {.open = true};
+
 static void test_messages_are_exchanged(void **state)
 {
     (void)state;
@@ -75,7 +77,8 @@ static void test_port_in_use(void **state)
     struct dpt_server *second = NULL;
     struct dpt_err err;
     transport_start_server(&server, 0);
-    const struct dpt_server_options options = {.port = server.port, .stop_fd = server.stop_fd};
+    const struct dpt_server_options options = {
+        .address = "127.0.0.1", .port = server.port, .open = true, .stop_fd = server.stop_fd};
     assert_int_equal(dpt_server_create(&options, &second, &err), DPT_EEXIST);
     char port[16];
     (void)snprintf(port, sizeof port, ":%d ", server.port);
@@ -84,12 +87,12 @@ static void test_port_in_use(void **state)
     transport_stop_server(&server);
 }
 
-static void expect_bind(const char *address, bool insecure, int port, enum dpt_status expected)
+static void expect_bind(const char *address, int port, enum dpt_status expected)
 {
     struct dpt_server *server = NULL;
     struct dpt_err err;
     const struct dpt_server_options options = {
-        .address = address, .port = port, .insecure = insecure, .stop_fd = -1};
+        .address = address, .port = port, .open = true, .stop_fd = -1};
     enum dpt_status status = dpt_server_create(&options, &server, &err);
     if (status != expected)
         fail_msg("--bind %s: %s", address, status == DPT_OK ? "taken" : err.text);
@@ -99,20 +102,16 @@ static void expect_bind(const char *address, bool insecure, int port, enum dpt_s
 static void test_bind_addresses(void **state)
 {
     (void)state;
-    expect_bind(NULL, false, 0, DPT_OK);
-    expect_bind("localhost", false, 0, DPT_OK);
-    expect_bind("127.0.0.5", false, 0, DPT_OK);
-    expect_bind(NULL, true, 0, DPT_OK);
-    expect_bind("0.0.0.0", true, 0, DPT_OK);
-    expect_bind("*", true, 0, DPT_OK);
-    expect_bind("0.0.0.0", false, 0, DPT_ECONFIG); /* others would reach it */
-    expect_bind("*", false, 0, DPT_ECONFIG);
-    expect_bind("::", false, 0, DPT_ECONFIG);
-    expect_bind("eth0", true, 0, DPT_ECONFIG);
-    expect_bind("head.example.org", true, 0, DPT_ECONFIG);
-    expect_bind("203.0.113.7", true, 0, DPT_ECONFIG); /* not ours */
-    expect_bind(NULL, false, 65536, DPT_ECONFIG);
-    expect_bind(NULL, false, -1, DPT_ECONFIG);
+    expect_bind(NULL, 0, DPT_OK);
+    expect_bind("localhost", 0, DPT_OK);
+    expect_bind("127.0.0.5", 0, DPT_OK);
+    expect_bind("0.0.0.0", 0, DPT_OK);
+    expect_bind("*", 0, DPT_OK);
+    expect_bind("eth0", 0, DPT_ECONFIG);
+    expect_bind("head.example.org", 0, DPT_ECONFIG);
+    expect_bind("203.0.113.7", 0, DPT_ECONFIG); /* not ours */
+    expect_bind(NULL, 65536, DPT_ECONFIG);
+    expect_bind(NULL, -1, DPT_ECONFIG);
 }
 
 /* The client receives the time as an argument, so its patience needs no waiting here. */
@@ -186,8 +185,8 @@ static void test_embedded_server(void **state)
     struct dpt_err err;
     assert_int_equal(dpt_server_thread_start(&thread, &err), DPT_OK);
     const char *endpoint = dpt_server_thread_endpoint(thread);
-    struct dpt_client *client =
-        transport_start_client((int)strtol(strrchr(endpoint, ':') + 1, NULL, 10));
+    const int port = (int)strtol(strrchr(endpoint, ':') + 1, NULL, 10);
+    struct dpt_client *client = transport_start_client_with(port, dpt_server_thread_keys(thread));
     (void)transport_expect(client, DPT_CLIENT_UP);
     (void)transport_exchange(client, "a");
     dpt_client_destroy(&client);
@@ -212,7 +211,8 @@ static void test_embedded_server_logs_nothing(void **state)
         struct test_server server;
         logged = 0;
         dpt_log_set_sink(count_line, NULL);
-        transport_start_as(&server, (struct dpt_server_options){.embedded = embedded});
+        transport_start_as(&server,
+                           (struct dpt_server_options){.embedded = embedded, .open = true});
         struct dpt_client *client = transport_start_client(server.port);
         (void)transport_expect(client, DPT_CLIENT_UP);
         transport_bring_config(client, 100);
@@ -253,8 +253,8 @@ static void test_clients_of_a_group(void **state)
     assert_int_equal(dpt_client_group_create(CLIENTS, &group, &err), DPT_OK);
     int before = 0;
     for (int i = 0; i < CLIENTS; i++) {
-        assert_int_equal(dpt_client_create_in(group, endpoint, SILENCE_MS, &clients[i], &err),
-                         DPT_OK);
+        assert_int_equal(
+            dpt_client_create_in(group, endpoint, SILENCE_MS, &no_keys, &clients[i], &err), DPT_OK);
         (void)transport_expect(clients[i], DPT_CLIENT_UP);
         if (i == 0) /* the first socket of a context starts its threads, which have descriptors */
             before = count_descriptors();
@@ -274,7 +274,7 @@ static void test_clients_of_a_group(void **state)
     assert_null(group);
     dpt_client_group_destroy(&group);
     assert_int_equal(dpt_client_group_create(1, &group, &err), DPT_OK);
-    assert_int_equal(dpt_client_create_in(group, "host", SILENCE_MS, &clients[0], &err),
+    assert_int_equal(dpt_client_create_in(group, "host", SILENCE_MS, &no_keys, &clients[0], &err),
                      DPT_ECONFIG);
     dpt_client_group_destroy(&group);
     transport_stop_server(&server);

@@ -15,6 +15,13 @@
 
 int zmtp_dial(int port)
 {
+    return zmtp_dial_from(1, port);
+}
+
+int zmtp_dial_from(int host, int port)
+{
+    const struct sockaddr_in from = {.sin_family = AF_INET,
+                                     .sin_addr.s_addr = htonl(0x7f000000u + (uint32_t)host)};
     struct sockaddr_in at = {.sin_family = AF_INET,
                              .sin_port = htons((uint16_t)port),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -22,6 +29,7 @@ int zmtp_dial(int port)
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait), 0);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&from, sizeof from), 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
     return fd;
 }
@@ -75,12 +83,31 @@ void zmtp_handshake(int fd, const char *identity)
     zmtp_read_all(fd, command, head[1]);
 }
 
-bool zmtp_send(int fd, const void *data, size_t bytes, uint64_t announced)
+void zmtp_greet_curve(int fd)
 {
-    uint8_t head[9] = {0x02};
+    uint8_t greeting[64] = {0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0, 'C', 'U', 'R', 'V', 'E'};
+    uint8_t theirs[64];
+    assert_true(send_all(fd, greeting, sizeof greeting));
+    zmtp_read_all(fd, theirs, sizeof theirs);
+    assert_memory_equal(theirs + 12, greeting + 12, 20);
+}
+
+static bool send_frame(int fd, uint8_t flags, const void *data, size_t bytes, uint64_t announced)
+{
+    uint8_t head[9] = {flags};
     for (int i = 0; i < 8; i++)
         head[1 + i] = (uint8_t)(announced >> (8 * (7 - i)));
     return send_all(fd, head, sizeof head) && send_all(fd, data, bytes);
+}
+
+bool zmtp_send(int fd, const void *data, size_t bytes, uint64_t announced)
+{
+    return send_frame(fd, 0x02, data, bytes, announced);
+}
+
+bool zmtp_send_command(int fd, const void *data, size_t bytes, uint64_t announced)
+{
+    return send_frame(fd, 0x06, data, bytes, announced);
 }
 
 bool zmtp_wait_closed(int fd, uint64_t *ret_bytes)

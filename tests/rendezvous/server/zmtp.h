@@ -12,13 +12,20 @@ enum { ZMTP_WAIT_MS = 20000 };
 
 /* Opens a TCP connection to a loopback port; returns its fd. */
 int zmtp_dial(int port);
+/* The same, from the address 127.0.0.`host`. */
+int zmtp_dial_from(int host, int port);
+
+/* Sends the greeting of a client with keys, and reads that of the server. */
+void zmtp_greet_curve(int fd);
 
 /* Sends the greeting and READY of a DEALER; `identity`: its routing id, NULL: none. */
 void zmtp_handshake(int fd, const char *identity);
 
-/* Sends a message of one part: the header announces `announced` bytes, and `bytes` bytes follow.
+/* Sends a message of one part, or a command: the header announces `announced` bytes, and `bytes`
+ * bytes follow.
  * Returns false if the server closed the connection. */
 bool zmtp_send(int fd, const void *data, size_t bytes, uint64_t announced);
+bool zmtp_send_command(int fd, const void *data, size_t bytes, uint64_t announced);
 
 /* Reads and discards bytes until the other side closes; *ret_bytes (may be NULL) is their number.
  * Returns false if it does not close within ZMTP_WAIT_MS. */

@@ -64,6 +64,7 @@ static char *print_history(const char *run, bool json)
 /* A run that loses node b at step 3 and saves step 3, with 40 ms for a step. */
 static void live(void)
 {
+    memset(a.key, 0xa1, sizeof a.key);
     trio_start();
     a.ranks[0].step_ms_median = b.ranks[0].step_ms_median = 40;
     trio_step_to(3);
@@ -120,7 +121,13 @@ static void json_has_generations_with_members(void **state)
     const json_t *member = json_array_get(json_object_get(second, "members"), 0);
     assert_string_equal(json_string_value(json_object_get(member, "node")), "a");
     assert_int_equal(json_array_size(json_object_get(run, "checkpoints")), 1);
-    assert_int_equal(json_array_size(json_object_get(run, "nodes")), 2);
+    const json_t *nodes = json_object_get(run, "nodes");
+    const char *definer = json_string_value(json_object_get(run, "definer"));
+    assert_int_equal(json_array_size(nodes), 2);
+    assert_int_equal(strspn(definer, "a1"), 64); /* the key of a, in 64 digits */
+    assert_string_equal(json_string_value(json_object_get(json_array_get(nodes, 0), "key")),
+                        definer);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(nodes, 1), "key")), "");
     assert_true(json_array_size(json_object_get(run, "failures")) >= 2);
     json_decref(root);
     free(text);

@@ -34,6 +34,10 @@ static int setup_worker(void **state)
     struct dpt_err err;
     if (!test_make_dir(dir, sizeof dir, "worker"))
         return -1;
+    char keys[96];
+    (void)snprintf(keys, sizeof keys, "%s/keys", dir);
+    if (setenv("DPT_KEY_DIR", keys, 1) != 0)
+        return -1;
     (void)snprintf(config, sizeof config, "%s/config.yaml", dir);
     const int bytes = snprintf(yaml, sizeof yaml,
                                "run: test\n"

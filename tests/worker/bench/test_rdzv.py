@@ -73,6 +73,15 @@ def test_figures_fit_together(report):
     assert 1 << 20 < figures["server_steady_bytes"] <= figures["server_peak_bytes"] < 1 << 30
 
 
+def test_with_and_without_keys(report, tmp_path):
+    path = tmp_path / "open.json"
+    done = subprocess.run(argv(*SMALL, "--open", "--json", path), capture_output=True, text=True, timeout=100,
+                          check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (report[0]["keys"], json.loads(path.read_text())["keys"]) == (True, False)
+    assert "one dpt-rdzv with keys" in report[1] and "one dpt-rdzv without keys" in done.stdout
+
+
 @pytest.mark.parametrize("args, says", [
     (["--nodes", 1], "--nodes: expected an integer from 2 to "),
     (["--nodes", 10 ** 6], "--nodes: expected an integer from 2 to "),

@@ -1,0 +1,100 @@
+/* Keys that change: of a client that the server does not know, which asks with its token to be
+ * admitted, and of the server. */
+#include "rendezvous/client/internal.h"
+
+#include "base/log.h"
+#include "rendezvous/keys/enroll.h"
+
+#include <unistd.h>
+
+enum dpt_status client_change_refused_key(struct dpt_client *client, struct dpt_err *err)
+{
+    char hex[DPT_KEY_HEX_BYTES];
+    if (client->was_up) { /* training goes on, as it does without a server */
+        if (!client->told_refused)
+            dpt_log(DPT_LOG_WARN, "the server at %s no longer admits this machine's key",
+                    client_endpoint(client));
+        client->told_refused = true;
+        return DPT_OK;
+    }
+    if (client->enrolling || (client->keys.has_token && !client->asked_token)) {
+        client->enrolling = !client->enrolling;
+        client->asked_token = true;
+        client_replace_socket(client);
+        return DPT_OK;
+    }
+    dpt_key_hex(&client->keys.machine.public_key, hex);
+    return dpt_fail(err, DPT_ECONFIG,
+                    "the server at %s does not admit this machine's key %.8s%s: give --rdzv-token "
+                    "with a token that is on that server's screen, or that dpt-rdzv --new-token "
+                    "makes there",
+                    client_endpoint(client), hex, client->asked_token ? ", nor the token" : "");
+}
+
+void client_request_admission(struct dpt_client *client)
+{
+    uint8_t message[DPT_ENROLL_MESSAGE_BYTES_MAX];
+    char host[DPT_ENROLL_NAME_BYTES] = "";
+    struct dpt_enroll_request request = {.key = client->keys.machine.public_key};
+    (void)gethostname(host, sizeof host - 1);
+    dpt_enroll_name(host, request.name);
+    const size_t bytes = dpt_enroll_request_encode(&request, message);
+    if (zmq_send(client->socket, message, bytes, ZMQ_DONTWAIT) < 0)
+        dpt_log(DPT_LOG_DEBUG, "request to admit this machine: %s", zmq_strerror(zmq_errno()));
+}
+
+enum dpt_status client_take_admission(struct dpt_client *client, struct dpt_err *err)
+{
+    struct dpt_client_event event;
+    struct dpt_enroll_answer answer;
+    struct dpt_err why;
+    DPT_TRY(client_receive(client, &event, err));
+    const enum dpt_status status =
+        dpt_enroll_answer_decode(event.message, event.bytes, &answer, &why);
+    if (status != DPT_OK)
+        return dpt_fail(err, status, "the server at %s: %s", client_endpoint(client), why.text);
+    if (!answer.admitted)
+        return dpt_fail(err, DPT_ECONFIG, "the server at %s does not admit this machine: %s",
+                        client_endpoint(client), answer.text);
+    dpt_log(DPT_LOG_INFO, "the server at %s has admitted this machine", client_endpoint(client));
+    if (dpt_keyring_note_server(&client->keys, &client->keys.server, client_endpoint(client),
+                                &why) != DPT_OK)
+        dpt_log(DPT_LOG_WARN, "the server is not noted, so the next start needs the token: %s",
+                why.text);
+    client->enrolling = false;
+    client_replace_socket(client);
+    return DPT_INPROGRESS;
+}
+
+void client_change_server_key(struct dpt_client *client)
+{
+    struct dpt_keyring *keys = &client->keys;
+    if (keys->open || !keys->has_other)
+        return;
+    const struct dpt_key other = keys->other;
+    keys->other = keys->server;
+    keys->server = other;
+    client_replace_socket(client);
+}
+
+bool client_take_next_key(struct dpt_client *client, const struct dpt_client_event *event)
+{
+    struct dpt_keyring *keys = &client->keys;
+    struct dpt_key key;
+    struct dpt_err why;
+    if (keys->open || !dpt_next_key_decode(event->message, event->bytes, &key))
+        return false;
+    const bool is_other = keys->has_other && dpt_key_equal(&key, &keys->other);
+    if (is_other || dpt_key_equal(&key, &keys->server))
+        return true;
+    keys->has_other = true;
+    keys->other = key;
+    dpt_log(DPT_LOG_INFO, "the server at %s changes its key soon", client_endpoint(client));
+    if (keys->source != DPT_SERVER_KEY_OF_FOLDER && /* which gets the key itself */
+        dpt_keyring_note_server(keys, &key, client_endpoint(client), &why) != DPT_OK)
+        dpt_log(DPT_LOG_WARN,
+                "the server's next key is not noted, so a later start needs a new "
+                "token: %s",
+                why.text);
+    return true;
+}

@@ -1,0 +1,66 @@
+/* Shared by the files of the client. Lowest first:
+ *
+ *   socket.c      the ZeroMQ sockets          client.c    events, time
+ *   admission.c   a key that is not known     reach.c     the reason why there is no connection */
+#ifndef DPT_RENDEZVOUS_CLIENT_INTERNAL_H
+#define DPT_RENDEZVOUS_CLIENT_INTERNAL_H
+
+#include "rendezvous/client/client.h"
+#include "rendezvous/client/reach.h"
+
+#include <zmq.h>
+
+struct dpt_client {
+    void *context, *socket;
+    bool borrows_context;                    /* that of a group */
+    void *monitor;                           /* reports the start and the end of the connection */
+    char address[DPT_CLIENT_ENDPOINT_BYTES]; /* tcp://… */
+    int silence_ms;
+    int fds[DPT_CLIENT_FDS];
+    uint32_t sockets; /* number of sockets opened so far; part of a monitor's name */
+    bool up;
+    bool gave_up;      /* the socket was replaced, and DOWN is still to be returned */
+    zmq_msg_t message; /* received last */
+    bool heard;        /* a message or a connection came since the last tick */
+    int64_t last_heard_ms, last_tick_ms;
+    int64_t first_tick_ms; /* -1: there was no tick */
+    bool was_up, looked;   /* a connection was made; the search for a reason was started */
+    struct dpt_keyring keys;
+    bool enrolling;   /* the socket has the key of the token */
+    bool asked_token; /* the token was tried */
+    bool told_refused;
+    struct dpt_reach *reach; /* search for the reason, until a connection is made; else NULL */
+};
+
+/* ---- socket.c ---- */
+
+enum dpt_status client_fail_zmq(struct dpt_err *err, const char *what);
+/* HOST:PORT */
+const char *client_endpoint(const struct dpt_client *client);
+DPT_MUST_USE enum dpt_status client_open_socket(struct dpt_client *client, struct dpt_err *err);
+void client_close_socket(struct dpt_client *client, int linger_ms);
+/* If no socket can be opened (descriptors may run out for a time), the next tick tries again. */
+void client_replace_socket(struct dpt_client *client);
+/* DPT_INPROGRESS: no whole message has arrived. */
+DPT_MUST_USE enum dpt_status client_receive(struct dpt_client *client, struct dpt_client_event *ret,
+                                            struct dpt_err *err);
+
+/* ---- admission.c ---- */
+
+/* The handshake has failed without a word: a server with another key ends the connection so. If it
+ * may have another key, that one is tried. */
+void client_change_server_key(struct dpt_client *client);
+/* True: the message announces the server's next key, which is kept for later. */
+bool client_take_next_key(struct dpt_client *client, const struct dpt_client_event *event);
+
+/* The server has refused the key of the socket. A machine that has a token tries both keys: the
+ * server may have forgotten the machine, or the token. DPT_ECONFIG: it admits none. */
+DPT_MUST_USE enum dpt_status client_change_refused_key(struct dpt_client *client,
+                                                       struct dpt_err *err);
+/* Over a connection with the token's key. An answer that is lost is asked for again after
+ * silence_ms, over a new socket. */
+void client_request_admission(struct dpt_client *client);
+/* DPT_INPROGRESS: no answer has come, or the machine is admitted and connects with its key. */
+DPT_MUST_USE enum dpt_status client_take_admission(struct dpt_client *client, struct dpt_err *err);
+
+#endif

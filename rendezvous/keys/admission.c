@@ -1,0 +1,364 @@
+/* The lists of machines and tokens, and the decisions that follow from them. */
+#include "rendezvous/keys/admission.h"
+
+#include "base/array.h"
+#include "base/parse.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORDS_MAX = 6, WORD_BYTES = 80, MACHINE_WORDS = 3, TOKEN_WORDS = 5 }; /* without RUN */
+#define EXPIRES_S_MAX INT64_C(100000000000)
+
+static const char *const right_texts[DPT_RIGHT_COUNT] = {"none", "deny", "token", "join", "define"};
+
+const char *dpt_right_text(enum dpt_right right)
+{
+    return right_texts[right];
+}
+
+void dpt_admission_fini(struct dpt_admission *admission)
+{
+    free(admission->machines);
+    free(admission->tokens);
+    *admission = (struct dpt_admission){0};
+}
+
+/* ---- lines of a list ---- */
+
+struct line {
+    size_t number;
+    char words[WORDS_MAX][WORD_BYTES];
+    size_t n_words; /* further words of the line are ignored */
+};
+
+/* Reads the words of the line that begins at *at, and moves *at to the next line. False: a word is
+ * too long. */
+static bool read_line(const char **at, struct line *line)
+{
+    const char *p = *at, *end = p + strcspn(p, "\n");
+    bool fits = true;
+    line->number++;
+    line->n_words = 0;
+    while (p < end && line->n_words < WORDS_MAX) {
+        p += strspn(p, " \t\r");
+        const size_t bytes = strcspn(p, " \t\r\n");
+        if (bytes == 0 || (line->n_words == 0 && *p == '#'))
+            break;
+        if (bytes >= WORD_BYTES) {
+            fits = false;
+            break;
+        }
+        memcpy(line->words[line->n_words], p, bytes);
+        line->words[line->n_words++][bytes] = '\0';
+        p += bytes;
+    }
+    *at = *end == '\n' ? end + 1 : end;
+    return fits;
+}
+
+/* A word that is a whole key. */
+static bool is_key(const char *word, struct dpt_key *ret)
+{
+    return strlen(word) == DPT_KEY_HEX_BYTES - 1 && dpt_key_parse(word, ret);
+}
+
+/* The right of the word; NONE: the word is none of deny, join and define. */
+static enum dpt_right right_of(const char *word)
+{
+    static const enum dpt_right written[] = {DPT_RIGHT_DENY, DPT_RIGHT_JOIN, DPT_RIGHT_DEFINE};
+    for (size_t i = 0; i < sizeof written / sizeof written[0]; i++)
+        if (strcmp(word, right_texts[written[i]]) == 0)
+            return written[i];
+    return DPT_RIGHT_NONE;
+}
+
+bool dpt_admission_is_run(const char *name)
+{
+    static const char characters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    const size_t bytes = strlen(name);
+    return bytes > 0 && bytes < DPT_ADMISSION_RUN_BYTES && name[0] != '.' &&
+           strspn(name, characters) == bytes;
+}
+
+/* Takes the word at `place`, if there is one. False: no run may have this name. */
+static bool take_run(const struct line *line, size_t place, char ret[DPT_ADMISSION_RUN_BYTES])
+{
+    const char *word = line->n_words > place ? line->words[place] : "";
+    if (word[0] != '\0' && !dpt_admission_is_run(word))
+        return false;
+    (void)snprintf(ret, DPT_ADMISSION_RUN_BYTES, "%.63s", word);
+    return true;
+}
+
+/* ---- machines ---- */
+
+static int compare_machines(const void *a, const void *b)
+{
+    const struct dpt_admitted_machine *x = a, *y = b;
+    const int keys = memcmp(x->key.bytes, y->key.bytes, sizeof x->key.bytes);
+    return keys != 0 ? keys : (x->line > y->line) - (x->line < y->line);
+}
+
+static int compare_key(const void *key, const void *machine)
+{
+    const struct dpt_admitted_machine *each = machine;
+    const struct dpt_key *wanted = key;
+    return memcmp(wanted->bytes, each->key.bytes, sizeof wanted->bytes);
+}
+
+static const struct dpt_admitted_machine *find_machine(const struct dpt_admission *admission,
+                                                       const struct dpt_key *key)
+{
+    if (admission->n_machines == 0)
+        return NULL;
+    return bsearch(key, admission->machines, admission->n_machines, sizeof *admission->machines,
+                   compare_key);
+}
+
+static bool parse_machine(const struct line *line, struct dpt_admitted_machine *ret)
+{
+    *ret = (struct dpt_admitted_machine){.line = line->number};
+    if (line->n_words < 2)
+        return false;
+    ret->right = right_of(line->words[0]);
+    dpt_enroll_name(line->n_words > 2 ? line->words[2] : "", ret->name);
+    return ret->right != DPT_RIGHT_NONE && is_key(line->words[1], &ret->key) &&
+           take_run(line, MACHINE_WORDS, ret->run);
+}
+
+/* Sorts by key, and keeps of each key only the last line. Returns the number of keys. */
+static size_t keep_last_lines(struct dpt_admitted_machine *machines, size_t n)
+{
+    size_t kept = 0;
+    if (n > 1)
+        qsort(machines, n, sizeof *machines, compare_machines);
+    for (size_t i = 0; i < n; i++) {
+        if (kept > 0 && dpt_key_equal(&machines[kept - 1].key, &machines[i].key))
+            kept--;
+        machines[kept++] = machines[i];
+    }
+    return kept;
+}
+
+enum dpt_status dpt_admission_read_machines(struct dpt_admission *admission, const char *text,
+                                            struct dpt_err *err)
+{
+    struct dpt_admitted_machine *machines = NULL;
+    size_t n = 0, room = 0;
+    struct line line = {0};
+    enum dpt_status status = DPT_OK;
+    while (*text != '\0' && status == DPT_OK) {
+        const bool fits = read_line(&text, &line);
+        if (fits && line.n_words == 0)
+            continue;
+        if (n == DPT_ADMISSION_MACHINES_MAX)
+            status = dpt_fail(err, DPT_ECONFIG, "line %zu: more than %d machines", line.number,
+                              DPT_ADMISSION_MACHINES_MAX);
+        else if (!dpt_array_reserve(&machines, &room, n + 1, sizeof *machines))
+            status = dpt_fail_nomem(err, "list of machines");
+        else if (!fits || !parse_machine(&line, &machines[n++]))
+            status = dpt_fail(err, DPT_ECONFIG,
+                              "line %zu: expected define, join or deny, then a key of 64 "
+                              "hexadecimal digits, then a name, then a run or nothing",
+                              line.number);
+    }
+    if (status != DPT_OK) {
+        free(machines);
+        return status;
+    }
+    free(admission->machines);
+    admission->machines = machines;
+    admission->n_machines = keep_last_lines(machines, n);
+    return DPT_OK;
+}
+
+const char *dpt_admission_name(const struct dpt_admission *admission, const struct dpt_key *key)
+{
+    const struct dpt_admitted_machine *machine = find_machine(admission, key);
+    return machine != NULL ? machine->name : "";
+}
+
+const char *dpt_admission_run(const struct dpt_admission *admission, const struct dpt_key *key)
+{
+    const struct dpt_admitted_machine *machine = find_machine(admission, key);
+    return machine != NULL ? machine->run : "";
+}
+
+void dpt_admission_print_machine(enum dpt_right right, const struct dpt_key *key, const char *name,
+                                 const char *run, char ret[DPT_ADMISSION_LINE_BYTES])
+{
+    char hex[DPT_KEY_HEX_BYTES];
+    dpt_key_hex(key, hex);
+    (void)snprintf(ret, DPT_ADMISSION_LINE_BYTES, "%s %s %.63s%s%.63s", dpt_right_text(right), hex,
+                   name, run[0] != '\0' ? " " : "", run);
+}
+
+/* ---- tokens ---- */
+
+static struct dpt_admission_token *find_token(struct dpt_admission_token *tokens, size_t n,
+                                              const struct dpt_key *key)
+{
+    for (size_t i = n; i-- > 0;)
+        if (dpt_key_equal(&tokens[i].key, key))
+            return &tokens[i];
+    return NULL;
+}
+
+/* "token KEY RIGHT EXPIRES USES [RUN]" */
+static bool parse_token(const struct line *line, struct dpt_admission_token *ret)
+{
+    int64_t uses = 0;
+    struct dpt_err ignored;
+    *ret = (struct dpt_admission_token){0};
+    if (line->n_words < TOKEN_WORDS || !is_key(line->words[1], &ret->key) ||
+        !take_run(line, TOKEN_WORDS, ret->run))
+        return false;
+    ret->right = right_of(line->words[2]);
+    if ((ret->right != DPT_RIGHT_JOIN && ret->right != DPT_RIGHT_DEFINE) ||
+        dpt_parse_i64(line->words[3], 0, EXPIRES_S_MAX, &ret->expires_s, &ignored) != DPT_OK ||
+        dpt_parse_i64(line->words[4], 1, DPT_ADMISSION_USES_MAX, &uses, &ignored) != DPT_OK)
+        return false;
+    ret->uses = (uint32_t)uses;
+    return true;
+}
+
+/* Tokens that a list is read into. */
+struct tokens {
+    struct dpt_admission_token *items;
+    size_t n, room;
+};
+
+/* A use of a token that has left the list is ignored. */
+static enum dpt_status take_token_line(struct tokens *tokens, const struct line *line,
+                                       struct dpt_err *err)
+{
+    struct dpt_key key, machine;
+    struct dpt_admission_token token;
+    const char *word = line->words[0];
+    if (strcmp(word, "used") == 0 && line->n_words > 2 && is_key(line->words[1], &key) &&
+        is_key(line->words[2], &machine)) {
+        struct dpt_admission_token *of = find_token(tokens->items, tokens->n, &key);
+        if (of != NULL)
+            of->used++;
+        return DPT_OK;
+    }
+    if (strcmp(word, "token") != 0 || !parse_token(line, &token))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "line %zu: expected 'token KEY RIGHT EXPIRES USES [RUN]' or 'used KEY "
+                        "MACHINE'",
+                        line->number);
+    if (tokens->n == DPT_ADMISSION_TOKENS_MAX)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "line %zu: more than %d tokens: delete the lines of old "
+                        "ones",
+                        line->number, DPT_ADMISSION_TOKENS_MAX);
+    if (find_token(tokens->items, tokens->n, &token.key) != NULL)
+        return dpt_fail(err, DPT_ECONFIG, "line %zu: this token is listed twice", line->number);
+    if (!dpt_array_reserve(&tokens->items, &tokens->room, tokens->n + 1, sizeof *tokens->items))
+        return dpt_fail_nomem(err, "list of tokens");
+    tokens->items[tokens->n++] = token;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_admission_read_tokens(struct dpt_admission *admission, const char *text,
+                                          struct dpt_err *err)
+{
+    struct tokens tokens = {0};
+    struct line line = {0};
+    enum dpt_status status = DPT_OK;
+    while (*text != '\0' && status == DPT_OK) {
+        if (!read_line(&text, &line))
+            status = dpt_fail(err, DPT_ECONFIG, "line %zu: a word is too long", line.number);
+        else if (line.n_words > 0)
+            status = take_token_line(&tokens, &line, err);
+    }
+    if (status != DPT_OK) {
+        free(tokens.items);
+        return status;
+    }
+    free(admission->tokens);
+    admission->tokens = tokens.items;
+    admission->n_tokens = tokens.n;
+    return DPT_OK;
+}
+
+void dpt_admission_print_token(const struct dpt_admission_token *token,
+                               char ret[DPT_ADMISSION_LINE_BYTES])
+{
+    char hex[DPT_KEY_HEX_BYTES];
+    dpt_key_hex(&token->key, hex);
+    (void)snprintf(ret, DPT_ADMISSION_LINE_BYTES, "token %s %s %" PRId64 " %u%s%.63s", hex,
+                   dpt_right_text(token->right), token->expires_s, (unsigned)token->uses,
+                   token->run[0] != '\0' ? " " : "", token->run);
+}
+
+bool dpt_admission_token_is_good(const struct dpt_admission_token *token, int64_t now_s)
+{
+    return now_s < token->expires_s && token->used < token->uses;
+}
+
+/* ---- decisions ---- */
+
+enum dpt_right dpt_admission_right(const struct dpt_admission *admission, const struct dpt_key *key)
+{
+    const struct dpt_admitted_machine *machine = find_machine(admission, key);
+    if (machine != NULL)
+        return machine->right;
+    return find_token(admission->tokens, admission->n_tokens, key) != NULL ? DPT_RIGHT_TOKEN
+                                                                           : DPT_RIGHT_NONE;
+}
+
+static void print_refusal(const struct dpt_admission *admission,
+                          const struct dpt_admission_token *token, int64_t now_s,
+                          char ret[DPT_ENROLL_TEXT_BYTES])
+{
+    static const char again[] = "make another with dpt-rdzv --new-token on the server's machine";
+    enum { BYTES = DPT_ENROLL_TEXT_BYTES };
+    if (token == NULL)
+        (void)snprintf(ret, BYTES, "the server does not know this token: %s", again);
+    else if (now_s >= token->expires_s)
+        (void)snprintf(ret, BYTES, "the token expired %" PRId64 " s ago: %s",
+                       now_s - token->expires_s, again);
+    else if (token->used >= token->uses)
+        (void)snprintf(ret, BYTES, "the token is used up (it admits %u machine%s): %s",
+                       (unsigned)token->uses, token->uses == 1 ? "" : "s", again);
+    else if (admission->n_machines >= DPT_ADMISSION_MACHINES_MAX)
+        (void)snprintf(ret, BYTES, "the server knows %d machines, which is the most",
+                       DPT_ADMISSION_MACHINES_MAX);
+    else
+        ret[0] = '\0';
+}
+
+void dpt_admission_decide(const struct dpt_admission *admission, const struct dpt_key *token_key,
+                          const struct dpt_enroll_request *request, int64_t now_s,
+                          struct dpt_admission_decision *ret)
+{
+    const struct dpt_admission_token *token =
+        find_token(admission->tokens, admission->n_tokens, token_key);
+    const enum dpt_right right = dpt_admission_right(admission, &request->key);
+    *ret = (struct dpt_admission_decision){0};
+    if (right == DPT_RIGHT_JOIN || right == DPT_RIGHT_DEFINE) {
+        ret->answer.admitted = true;
+        return;
+    }
+    if (right != DPT_RIGHT_NONE) { /* denied, or the key of a token, whose text others may have */
+        (void)snprintf(ret->answer.text, sizeof ret->answer.text,
+                       "this machine's key was removed from the server: ask its operator, or move "
+                       "machine.key away and use a new token");
+        return;
+    }
+    print_refusal(admission, token, now_s, ret->answer.text);
+    if (token == NULL || ret->answer.text[0] != '\0')
+        return;
+    char token_hex[DPT_KEY_HEX_BYTES], machine_hex[DPT_KEY_HEX_BYTES];
+    dpt_key_hex(token_key, token_hex);
+    dpt_key_hex(&request->key, machine_hex);
+    ret->answer.admitted = ret->is_new = true;
+    dpt_admission_print_machine(token->right, &request->key, request->name, token->run,
+                                ret->machine_line);
+    (void)snprintf(ret->token_line, sizeof ret->token_line, "used %s %s", token_hex, machine_hex);
+}

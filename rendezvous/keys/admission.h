@@ -1,0 +1,117 @@
+/* Which keys a server admits, and as what: pure decisions from two lists, a key and the time.
+ *
+ * A line of the list of machines is "RIGHT KEY NAME [RUN]", further words are ignored. With RUN the
+ * right holds for the run of this name only.
+ *
+ *     define   may join runs, and may define a run: bring the config (with its paths) of a new run
+ *     join     may join runs that a machine with `define` has defined
+ *     deny     may not connect, whatever other lines or tokens say before it
+ *
+ * The last line of a key counts. A line of the list of tokens is one of
+ *
+ *     token KEY RIGHT EXPIRES USES [RUN]    a token's public key; the right that it gives; seconds
+ *                                           since 1970; the number of machines that it admits
+ *     used KEY MACHINE                      it has admitted a machine
+ *
+ * Empty lines and lines that begin with # are ignored. Lists are only appended to, by the server or
+ * by hand, so a reader always sees whole lines. */
+#ifndef DPT_RENDEZVOUS_KEYS_ADMISSION_H
+#define DPT_RENDEZVOUS_KEYS_ADMISSION_H
+
+#include "base/err.h"
+#include "rendezvous/keys/enroll.h"
+#include "rendezvous/keys/key.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    DPT_ADMISSION_MACHINES_MAX = 65536,
+    DPT_ADMISSION_TOKENS_MAX = 1024,
+    DPT_ADMISSION_USES_MAX = 65536,
+    DPT_ADMISSION_RUN_BYTES = 64,  /* NUL included */
+    DPT_ADMISSION_LINE_BYTES = 320 /* of a line that is written; NUL included */
+};
+
+enum dpt_right {
+    DPT_RIGHT_NONE, /* the key is unknown */
+    DPT_RIGHT_DENY,
+    DPT_RIGHT_TOKEN, /* the key of a token: it may ask to admit a machine's key */
+    DPT_RIGHT_JOIN,
+    DPT_RIGHT_DEFINE,
+    DPT_RIGHT_COUNT
+};
+
+/* "join"; never NULL. */
+const char *dpt_right_text(enum dpt_right right);
+
+struct dpt_admitted_machine {
+    struct dpt_key key;
+    enum dpt_right right; /* DENY, JOIN or DEFINE */
+    char name[DPT_ENROLL_NAME_BYTES];
+    char run[DPT_ADMISSION_RUN_BYTES]; /* "": in every run */
+    size_t line;                       /* number of its line, from 1 */
+};
+
+struct dpt_admission_token {
+    struct dpt_key key;   /* public */
+    enum dpt_right right; /* JOIN or DEFINE */
+    char run[DPT_ADMISSION_RUN_BYTES];
+    int64_t expires_s;
+    uint32_t uses, used;
+};
+
+/* Initially zeroed; dpt_admission_fini frees its memory. */
+struct dpt_admission {
+    struct dpt_admitted_machine *machines; /* (n_machines) owned, by key, each key once */
+    size_t n_machines;
+    struct dpt_admission_token *tokens; /* (n_tokens) owned, in the order of the list */
+    size_t n_tokens;
+};
+
+void dpt_admission_fini(struct dpt_admission *admission);
+
+/* Replace a list by that of a text. DPT_ECONFIG: a line is malformed, or there are too many; the
+ * error names the line, and the list is unchanged. DPT_ENOMEM. */
+DPT_MUST_USE enum dpt_status dpt_admission_read_machines(struct dpt_admission *admission,
+                                                         const char *text, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_admission_read_tokens(struct dpt_admission *admission,
+                                                       const char *text, struct dpt_err *err);
+
+enum dpt_right dpt_admission_right(const struct dpt_admission *admission,
+                                   const struct dpt_key *key);
+
+/* The only run of a machine; "": every run. Valid until the list changes. */
+const char *dpt_admission_run(const struct dpt_admission *admission, const struct dpt_key *key);
+
+/* True: a run may have this name. */
+bool dpt_admission_is_run(const char *name);
+
+/* The name of a machine; "" if the key is of no machine in the list. Valid until the list
+ * changes. */
+const char *dpt_admission_name(const struct dpt_admission *admission, const struct dpt_key *key);
+
+/* True: the token admits another machine at this time. */
+bool dpt_admission_token_is_good(const struct dpt_admission_token *token, int64_t now_s);
+
+/* The decision about a request. */
+struct dpt_admission_decision {
+    struct dpt_enroll_answer answer;
+    bool is_new; /* the machine was admitted now: the two lines are to be appended to the lists */
+    char machine_line[DPT_ADMISSION_LINE_BYTES], token_line[DPT_ADMISSION_LINE_BYTES];
+};
+
+/* Decides about a request over a connection with the key of a token. now_s: seconds since 1970. A
+ * machine that is admitted already costs no use. Changes nothing. */
+void dpt_admission_decide(const struct dpt_admission *admission, const struct dpt_key *token_key,
+                          const struct dpt_enroll_request *request, int64_t now_s,
+                          struct dpt_admission_decision *ret);
+
+/* Lines for the lists, without a newline. */
+void dpt_admission_print_machine(enum dpt_right right, const struct dpt_key *key, const char *name,
+                                 const char *run, char ret[DPT_ADMISSION_LINE_BYTES]);
+void dpt_admission_print_token(const struct dpt_admission_token *token,
+                               char ret[DPT_ADMISSION_LINE_BYTES]);
+
+#endif

@@ -1,0 +1,443 @@
+/* Judges handshakes and senders by the lists of the key folder. */
+#include "rendezvous/server/gate.h"
+
+#include "base/log.h"
+#include "rendezvous/keys/curve.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <zmq.h>
+
+enum {
+    REPORT_EVERY_MS = 1000,
+    NS_PER_S = 1000 * 1000 * 1000,
+    PARTS_MAX = 16, /* parts of a question that are read */
+    PART_BYTES = 256,
+    /* Parts of a question, RFC 27: version, id, domain, address, identity, mechanism, key. */
+    PART_ID = 1,
+    PART_ADDRESS = 3,
+    PART_MECHANISM = 5,
+    PART_KEY = 6,
+    PARTS = 7
+};
+
+static const char zap_endpoint[] = "inproc://zeromq.zap.01", zap_version[] = "1.0";
+static const char server_name[] = "server.key", machine_name[] = "machine.key";
+static const char machines_name[] = "machines", tokens_name[] = "tokens";
+
+/* The files whose change is noticed, in the order in which they are read. */
+enum watched {
+    WATCHED_MACHINES,
+    WATCHED_TOKENS,
+    WATCHED_MACHINE_KEY,
+    WATCHED_NEXT_KEY,
+    WATCHED_COUNT
+};
+static const char *const watched_names[WATCHED_COUNT] = {machines_name, tokens_name, machine_name,
+                                                         DPT_KEYRING_NEXT_KEY};
+
+struct dpt_gate {
+    void *socket;
+    bool embedded;
+    struct dpt_keyring keys; /* server's public key, this machine's pair, the folder */
+    struct dpt_key server_secret;
+    struct dpt_key_pair next; /* of the server */
+    bool has_next;
+    uint32_t n_next;   /* number of next keys so far */
+    int64_t started_s; /* seconds since 1970 */
+    struct dpt_admission admission;
+    struct dpt_key_file_state states[WATCHED_COUNT];
+    int64_t looked_ms; /* when the files were last looked at; 0: never */
+    uint64_t refused;  /* handshakes since the last line about them */
+    int64_t reported_ms;
+};
+
+struct part {
+    uint8_t data[PART_BYTES];
+    size_t bytes;
+};
+
+static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
+{
+    return dpt_fail(err, DPT_EIO, "%s: %s", what, zmq_strerror(zmq_errno()));
+}
+
+/* ---- the files ---- */
+
+static enum dpt_status read_list(struct dpt_gate *gate, enum watched file, struct dpt_err *err)
+{
+    const char *name = watched_names[file];
+    char *text = NULL;
+    DPT_TRY(dpt_key_folder_read(&gate->keys.folder, name, &text, &gate->states[file], err));
+    enum dpt_status status = file == WATCHED_MACHINES
+                                 ? dpt_admission_read_machines(&gate->admission, text, err)
+                                 : dpt_admission_read_tokens(&gate->admission, text, err);
+    free(text);
+    return dpt_wrap(err, status, "'%s/%s'", gate->keys.folder.path, name);
+}
+
+/* Reads the key of the workers that share this folder, and lists it if no line has it. So an
+ * earlier key of this machine stays admitted until it is denied. */
+static enum dpt_status read_machine_key(struct dpt_gate *gate, struct dpt_err *err)
+{
+    char line[DPT_ADMISSION_LINE_BYTES], host[DPT_ENROLL_NAME_BYTES] = "";
+    char name[DPT_ENROLL_NAME_BYTES];
+    const struct dpt_key_folder *folder = &gate->keys.folder;
+    const struct dpt_key *key = &gate->keys.machine.public_key;
+    DPT_TRY(dpt_keyring_pair(folder, machine_name, &gate->keys.machine, err));
+    gate->states[WATCHED_MACHINE_KEY] = dpt_key_folder_state(folder, machine_name);
+    if (dpt_admission_right(&gate->admission, key) != DPT_RIGHT_NONE)
+        return DPT_OK;
+    (void)gethostname(host, sizeof host - 1);
+    dpt_enroll_name(host, name);
+    dpt_admission_print_machine(DPT_RIGHT_DEFINE, key, name, "", line);
+    DPT_TRY(dpt_key_folder_append(folder, machines_name, line, err));
+    return read_list(gate, WATCHED_MACHINES, err);
+}
+
+static enum dpt_status read_next_key(struct dpt_gate *gate, struct dpt_err *err)
+{
+    const struct dpt_key_file_state state =
+        dpt_key_folder_state(&gate->keys.folder, DPT_KEYRING_NEXT_KEY);
+    DPT_TRY(dpt_keyring_find(&gate->keys.folder, DPT_KEYRING_NEXT_KEY, &gate->next, &gate->has_next,
+                             err));
+    gate->states[WATCHED_NEXT_KEY] = state;
+    gate->n_next += gate->has_next;
+    return DPT_OK;
+}
+
+static enum dpt_status read_file(struct dpt_gate *gate, enum watched file, struct dpt_err *err)
+{
+    if (file == WATCHED_NEXT_KEY)
+        return read_next_key(gate, err);
+    return file == WATCHED_MACHINE_KEY ? read_machine_key(gate, err) : read_list(gate, file, err);
+}
+
+static bool is_same_state(struct dpt_key_file_state a, struct dpt_key_file_state b)
+{
+    return a.modified_ns == b.modified_ns && a.bytes == b.bytes && a.inode == b.inode;
+}
+
+/* Reads the files that have changed. If one cannot be read, what it said before stays in force, and
+ * it is not read again until it changes again. */
+static void reload_changed(struct dpt_gate *gate)
+{
+    struct dpt_err err;
+    for (int i = 0; i < WATCHED_COUNT && !gate->embedded; i++) {
+        const struct dpt_key_file_state now =
+            dpt_key_folder_state(&gate->keys.folder, watched_names[i]);
+        if (is_same_state(now, gate->states[i]))
+            continue;
+        if (read_file(gate, (enum watched)i, &err) == DPT_OK) {
+            dpt_log(DPT_LOG_INFO, "read '%s/%s' again: it has changed", gate->keys.folder.path,
+                    watched_names[i]);
+            continue;
+        }
+        gate->states[i] = now;
+        dpt_log(DPT_LOG_ERROR, "%s; what was read before stays in force", err.text);
+    }
+}
+
+/* ---- life ---- */
+
+static enum dpt_status load_folder(struct dpt_gate *gate, const char *key_dir, struct dpt_err *err)
+{
+    struct dpt_key_pair server;
+    DPT_TRY(dpt_key_folder_open(key_dir, &gate->keys.folder, err));
+    DPT_TRY(dpt_keyring_pair(&gate->keys.folder, server_name, &server, err));
+    gate->keys.server = server.public_key;
+    gate->server_secret = server.secret_key;
+    for (int i = 0; i < WATCHED_COUNT; i++)
+        DPT_TRY(read_file(gate, (enum watched)i, err));
+    return DPT_OK;
+}
+
+static enum dpt_status draw_keys(struct dpt_gate *gate, struct dpt_err *err)
+{
+    struct dpt_key_pair server;
+    char line[DPT_ADMISSION_LINE_BYTES];
+    DPT_TRY(dpt_curve_draw(&server, err));
+    DPT_TRY(dpt_curve_draw(&gate->keys.machine, err));
+    gate->keys.server = server.public_key;
+    gate->server_secret = server.secret_key;
+    dpt_admission_print_machine(DPT_RIGHT_DEFINE, &gate->keys.machine.public_key, "worker", "",
+                                line);
+    return dpt_admission_read_machines(&gate->admission, line, err);
+}
+
+enum dpt_status dpt_gate_create(const char *key_dir, bool embedded, struct dpt_gate **ret,
+                                struct dpt_err *err)
+{
+    struct dpt_gate *gate = calloc(1, sizeof *gate);
+    if (gate == NULL)
+        return dpt_fail_nomem(err, "keys of the server");
+    gate->embedded = embedded;
+    gate->started_s = (int64_t)time(NULL);
+    const enum dpt_status status =
+        embedded ? draw_keys(gate, err) : load_folder(gate, key_dir, err);
+    if (status == DPT_OK)
+        *ret = gate;
+    else
+        dpt_gate_destroy(&gate);
+    return status;
+}
+
+void dpt_gate_destroy(struct dpt_gate **gate_p)
+{
+    struct dpt_gate *gate = *gate_p;
+    int zero = 0;
+    *gate_p = NULL;
+    if (gate == NULL)
+        return;
+    if (gate->socket != NULL) {
+        (void)zmq_setsockopt(gate->socket, ZMQ_LINGER, &zero, sizeof zero);
+        (void)zmq_close(gate->socket);
+    }
+    dpt_admission_fini(&gate->admission);
+    free(gate);
+}
+
+const struct dpt_keyring *dpt_gate_keys(const struct dpt_gate *gate)
+{
+    return &gate->keys;
+}
+
+void *dpt_gate_socket(const struct dpt_gate *gate)
+{
+    return gate->socket;
+}
+
+enum dpt_status dpt_gate_open(struct dpt_gate *gate, void *context, void *router,
+                              struct dpt_err *err)
+{
+    static const char domain[] = "dpt";
+    const int one = 1;
+    gate->socket = zmq_socket(context, ZMQ_REP);
+    if (gate->socket == NULL || zmq_bind(gate->socket, zap_endpoint) != 0)
+        return fail_zmq(err, "open the socket that judges keys");
+    if (zmq_setsockopt(router, ZMQ_CURVE_SERVER, &one, sizeof one) != 0 ||
+        zmq_setsockopt(router, ZMQ_CURVE_SECRETKEY, gate->server_secret.bytes, DPT_KEY_BYTES) !=
+            0 ||
+        zmq_setsockopt(router, ZMQ_ZAP_DOMAIN, domain, sizeof domain - 1) != 0)
+        return fail_zmq(err, "give the server's socket its key");
+    return DPT_OK;
+}
+
+/* ---- the next key of the server ---- */
+
+bool dpt_gate_next_key(const struct dpt_gate *gate, struct dpt_key *ret, uint32_t *ret_number)
+{
+    *ret = gate->next.public_key;
+    *ret_number = gate->n_next;
+    return gate->has_next;
+}
+
+enum dpt_status dpt_gate_change_key(struct dpt_gate *gate, void *router, int64_t now_s,
+                                    bool *ret_changed, struct dpt_err *err)
+{
+    const int64_t due_s = gate->states[WATCHED_NEXT_KEY].modified_ns / NS_PER_S;
+    char hex[DPT_KEY_HEX_BYTES];
+    struct dpt_err why;
+    *ret_changed = false;
+    if (!gate->has_next || now_s < due_s || now_s < gate->started_s + DPT_GATE_NOTICE_S)
+        return DPT_OK;
+    gate->has_next = false;
+    if (dpt_key_folder_rename(&gate->keys.folder, DPT_KEYRING_NEXT_KEY, server_name, 0, &why) !=
+        DPT_OK) {
+        dpt_log(DPT_LOG_ERROR, "%s; the server keeps its key until that file changes", why.text);
+        return DPT_OK;
+    }
+    gate->keys.server = gate->next.public_key;
+    gate->server_secret = gate->next.secret_key;
+    gate->states[WATCHED_NEXT_KEY] = (struct dpt_key_file_state){0};
+    if (zmq_setsockopt(router, ZMQ_CURVE_SECRETKEY, gate->server_secret.bytes, DPT_KEY_BYTES) != 0)
+        return fail_zmq(err, "give the server's socket its new key");
+    dpt_key_hex(&gate->keys.server, hex);
+    dpt_log(DPT_LOG_INFO,
+            "the server has a new key (%.8s): tokens of the earlier one admit no new machine, so "
+            "make another with dpt-rdzv --new-token",
+            hex);
+    *ret_changed = true;
+    return DPT_OK;
+}
+
+/* ---- handshakes ---- */
+
+/* An IPv4 address as people write it: libzmq has that of a connection to an IPv6 socket. */
+static const char *plain_address(const char *address)
+{
+    static const char mapped[] = "::ffff:";
+    const bool v4 =
+        strncmp(address, mapped, sizeof mapped - 1) == 0 && strchr(address, '.') != NULL;
+    return v4 ? address + sizeof mapped - 1 : address;
+}
+
+static void report_refused(struct dpt_gate *gate, const struct dpt_key *key,
+                           const struct part *address, int64_t now_ms)
+{
+    char hex[DPT_KEY_HEX_BYTES], text[PART_BYTES + 1];
+    gate->refused++;
+    if (gate->reported_ms != 0 && now_ms - gate->reported_ms < REPORT_EVERY_MS)
+        return;
+    dpt_key_hex(key, hex);
+    memcpy(text, address->data, address->bytes);
+    text[address->bytes] = '\0';
+    dpt_log(DPT_LOG_WARN,
+            "refused %" PRIu64 " connection(s); the last: key %.8s from %s, which is %s",
+            gate->refused, hex, plain_address(text),
+            dpt_admission_right(&gate->admission, key) == DPT_RIGHT_DENY
+                ? "denied in the list of machines"
+                : "of no machine in the list and of no token");
+    gate->refused = 0;
+    gate->reported_ms = now_ms;
+}
+
+/* True: the key gets through. */
+static bool judge_handshake(struct dpt_gate *gate, const struct part *parts, int n,
+                            struct dpt_key *ret_key, int64_t now_ms)
+{
+    const struct part *key = &parts[PART_KEY], *mechanism = &parts[PART_MECHANISM];
+    if (n != PARTS || mechanism->bytes != 5 || memcmp(mechanism->data, "CURVE", 5) != 0 ||
+        key->bytes != DPT_KEY_BYTES)
+        return false;
+    memcpy(ret_key->bytes, key->data, DPT_KEY_BYTES);
+    if (dpt_admission_right(&gate->admission, ret_key) == DPT_RIGHT_NONE)
+        reload_changed(gate); /* a token or a machine may have been added a moment ago */
+    if (dpt_admission_right(&gate->admission, ret_key) >= DPT_RIGHT_TOKEN)
+        return true;
+    report_refused(gate, ret_key, &parts[PART_ADDRESS], now_ms);
+    return false;
+}
+
+/* Reads one question. *ret_n is the number of its parts; 0: there is none. A part that is too long
+ * is cut, so that the question is refused. */
+static enum dpt_status read_question(void *socket, struct part parts[PARTS], int *ret_n,
+                                     struct dpt_err *err)
+{
+    struct part beyond;
+    *ret_n = 0;
+    for (int i = 0; i < PARTS_MAX; i++) {
+        struct part *part = i < PARTS ? &parts[i] : &beyond;
+        int more = 0;
+        size_t more_bytes = sizeof more;
+        const int bytes = zmq_recv(socket, part->data, sizeof part->data, ZMQ_DONTWAIT);
+        if (bytes < 0 && (zmq_errno() == EAGAIN || zmq_errno() == EINTR))
+            return DPT_OK;
+        if (bytes < 0)
+            return fail_zmq(err, "read a question about a key");
+        part->bytes = (size_t)bytes < sizeof part->data ? (size_t)bytes : sizeof part->data;
+        *ret_n = i + 1;
+        if (zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &more_bytes) != 0)
+            return fail_zmq(err, "read a question about a key");
+        if (more == 0)
+            break;
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status answer_question(void *socket, const struct part *id, const char *user_id,
+                                       struct dpt_err *err)
+{
+    const bool accepted = user_id[0] != '\0';
+    const struct {
+        const void *data;
+        size_t bytes;
+    } parts[] = {{zap_version, sizeof zap_version - 1},
+                 {id->data, id->bytes},
+                 {accepted ? "200" : "400", 3},
+                 {accepted ? "OK" : "unknown key", accepted ? 2 : 11},
+                 {user_id, strlen(user_id)},
+                 {"", 0}};
+    enum { N = sizeof parts / sizeof parts[0] };
+    for (size_t i = 0; i < N; i++)
+        if (zmq_send(socket, parts[i].data, parts[i].bytes,
+                     ZMQ_DONTWAIT | (i + 1 < N ? ZMQ_SNDMORE : 0)) < 0)
+            return fail_zmq(err, "answer a question about a key");
+    return DPT_OK;
+}
+
+enum dpt_status dpt_gate_serve(struct dpt_gate *gate, int64_t now_ms, struct dpt_err *err)
+{
+    if (gate->looked_ms == 0 || now_ms - gate->looked_ms >= DPT_GATE_RELOAD_MS) {
+        reload_changed(gate);
+        gate->looked_ms = now_ms;
+    }
+    for (int i = 0; i < DPT_GATE_REQUESTS_MAX; i++) {
+        struct part parts[PARTS] = {{.bytes = 0}};
+        struct dpt_key key;
+        char user_id[DPT_KEY_HEX_BYTES] = "";
+        int n = 0;
+        DPT_TRY(read_question(gate->socket, parts, &n, err));
+        if (n == 0)
+            return DPT_OK;
+        if (judge_handshake(gate, parts, n, &key, now_ms))
+            dpt_key_hex(&key, user_id);
+        DPT_TRY(answer_question(gate->socket, &parts[PART_ID], user_id, err));
+    }
+    return DPT_OK;
+}
+
+/* ---- messages ---- */
+
+void dpt_gate_judge(const struct dpt_gate *gate, const char *user_id, struct dpt_gate_peer *ret)
+{
+    *ret = (struct dpt_gate_peer){.right = DPT_RIGHT_NONE, .run = ""};
+    if (user_id == NULL || strlen(user_id) != DPT_KEY_HEX_BYTES - 1 ||
+        !dpt_key_parse(user_id, &ret->key))
+        return;
+    ret->right = dpt_admission_right(&gate->admission, &ret->key);
+    ret->run = dpt_admission_run(&gate->admission, &ret->key);
+}
+
+/* Writes the two lines of a machine that was admitted. */
+static enum dpt_status note_machine(struct dpt_gate *gate,
+                                    const struct dpt_admission_decision *decision,
+                                    struct dpt_err *err)
+{
+    const struct dpt_key_folder *folder = &gate->keys.folder;
+    DPT_TRY(dpt_key_folder_append(folder, tokens_name, decision->token_line, err));
+    DPT_TRY(dpt_key_folder_append(folder, machines_name, decision->machine_line, err));
+    DPT_TRY(read_list(gate, WATCHED_TOKENS, err));
+    return read_list(gate, WATCHED_MACHINES, err);
+}
+
+static void decide_request(struct dpt_gate *gate, const struct dpt_gate_peer *peer,
+                           const struct dpt_enroll_request *request, struct dpt_enroll_answer *ret)
+{
+    struct dpt_admission_decision decision;
+    struct dpt_err err;
+    char hex[DPT_KEY_HEX_BYTES];
+    dpt_admission_decide(&gate->admission, &peer->key, request, (int64_t)time(NULL), &decision);
+    if (decision.is_new && note_machine(gate, &decision, &err) != DPT_OK) {
+        dpt_log(DPT_LOG_ERROR, "machine %s is not admitted: %s", request->name, err.text);
+        decision.answer = (struct dpt_enroll_answer){
+            .text = "the server cannot write its list of machines; its log has the reason"};
+    }
+    dpt_key_hex(&request->key, hex);
+    if (!decision.answer.admitted)
+        dpt_log(DPT_LOG_WARN, "machine %s (key %.8s) is not admitted: %s", request->name, hex,
+                decision.answer.text);
+    else if (decision.is_new)
+        dpt_log(DPT_LOG_INFO, "machine %s (key %.8s) is admitted by a token, with the right %s",
+                request->name, hex,
+                dpt_right_text(dpt_admission_right(&gate->admission, &request->key)));
+    *ret = decision.answer;
+}
+
+size_t dpt_gate_enroll(struct dpt_gate *gate, const struct dpt_gate_peer *peer, const void *data,
+                       size_t bytes, uint8_t ret_answer[DPT_ENROLL_MESSAGE_BYTES_MAX])
+{
+    struct dpt_enroll_request request;
+    struct dpt_enroll_answer answer = {.admitted = false};
+    struct dpt_err err;
+    if (dpt_enroll_request_decode(data, bytes, &request, &err) == DPT_OK)
+        decide_request(gate, peer, &request, &answer);
+    else
+        (void)snprintf(answer.text, sizeof answer.text, "%.*s", (int)sizeof answer.text - 1,
+                       err.text);
+    return dpt_enroll_answer_encode(&answer, ret_answer);
+}

@@ -1,0 +1,64 @@
+/* Connections over which no message has come yet, and how many of them the server holds for whom.
+ *
+ * libzmq bounds the time of a handshake and the size of a frame, and nothing else before the
+ * handshake is over. So a stranger could hold any number of connections, each with a frame of the
+ * largest size. The server closes a connection
+ *
+ *   - at once, if DPT_NEWCOMERS_MAX others are new, or if its address has DPT_NEWCOMERS_OF_ADDRESS
+ *     new ones and no other (loopback may have more, and so may an address with a member: many
+ *     machines may share it);
+ *   - within two looks, if no connection of its address has sent a message and this one has sent
+ *     more than DPT_NEWCOMER_BYTES_MAX bytes.
+ *
+ * A worker that is turned away tries again by itself. One thread. */
+#ifndef DPT_RENDEZVOUS_SERVER_NEWCOMERS_H
+#define DPT_RENDEZVOUS_SERVER_NEWCOMERS_H
+
+#include "base/err.h"
+#include "rendezvous/server/peers.h"
+
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    DPT_NEWCOMERS_MAX = 16384,
+    DPT_NEWCOMERS_OF_ADDRESS = 64,
+    DPT_NEWCOMER_BYTES_MAX = 64 * 1024,
+    DPT_NEWCOMERS_LOOK_MS = 250
+};
+
+struct dpt_connection {
+    struct in6_addr address; /* IPv4 as ::ffff:a.b.c.d; of another IPv6 address its network (/64) */
+    bool open, heard;
+    bool suspect; /* it had sent too much at the last look */
+};
+
+/* Initially zeroed. Pages that are never touched take no memory. */
+struct dpt_newcomers {
+    struct dpt_connection fds[DPT_PEERS_FDS_MAX]; /* the index is the descriptor */
+    int fd_end;                                   /* above the highest that was open */
+    size_t n_new;                                 /* open and not heard */
+    uint64_t n_closed;                            /* ever */
+    int64_t looked_ms;
+};
+
+/* The monitor reported that `fd` was accepted from this address (NULL: not known). False: the
+ * caller closes it. */
+DPT_MUST_USE bool dpt_newcomers_take(struct dpt_newcomers *newcomers, int fd,
+                                     const struct in6_addr *address);
+/* A message came over `fd`. */
+void dpt_newcomers_heard(struct dpt_newcomers *newcomers, int fd);
+/* The monitor reported that `fd` is closed. */
+void dpt_newcomers_gone(struct dpt_newcomers *newcomers, int fd);
+
+/* The address of the peer of a TCP socket. False: it is not known. */
+bool dpt_newcomers_address(int fd, struct in6_addr *ret);
+/* Ends the connection; the monitor reports its end later. */
+void dpt_newcomers_close(struct dpt_newcomers *newcomers, int fd);
+/* Every DPT_NEWCOMERS_LOOK_MS: closes newcomers that have sent too much. To be called when all
+ * messages and monitor events that have arrived are read. now_ms: monotonic. */
+void dpt_newcomers_look(struct dpt_newcomers *newcomers, int64_t now_ms);
+
+#endif

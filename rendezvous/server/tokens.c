@@ -1,0 +1,154 @@
+/* The tokens of a server, in its key folder. */
+#include "rendezvous/server/tokens.h"
+
+#include "rendezvous/keys/curve.h"
+#include "rendezvous/keys/keyring.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+static const char text_name[] = "token", list_name[] = "tokens", machines_name[] = "machines";
+
+static const char *run_of(const struct dpt_token_order *order)
+{
+    return order->run != NULL ? order->run : "";
+}
+
+enum dpt_status dpt_token_issue(const struct dpt_key_folder *folder,
+                                const struct dpt_token_order *order, int64_t now_s,
+                                struct dpt_issued_token *ret, struct dpt_err *err)
+{
+    struct dpt_key_pair server, pair;
+    struct dpt_token token;
+    struct dpt_issued_token issued;
+    char line[DPT_ADMISSION_LINE_BYTES];
+    DPT_TRY(dpt_keyring_pair(folder, "server.key", &server, err));
+    token.server = server.public_key;
+    if (getrandom(token.secret, sizeof token.secret, 0) != (ssize_t)sizeof token.secret)
+        return dpt_fail_errno(err, errno, "draw a token's secret");
+    const struct dpt_key secret_key = dpt_token_secret_key(&token);
+    DPT_TRY(dpt_curve_pair(&secret_key, &pair, err));
+    issued.entry = (struct dpt_admission_token){.key = pair.public_key,
+                                                .right = order->right,
+                                                .expires_s = now_s + order->hours * 3600,
+                                                .uses = (uint32_t)order->uses};
+    (void)snprintf(issued.entry.run, sizeof issued.entry.run, "%s", run_of(order));
+    dpt_token_print(&token, issued.text);
+    dpt_admission_print_token(&issued.entry, line);
+    DPT_TRY(dpt_key_folder_append(folder, list_name, line, err));
+    DPT_TRY(dpt_key_folder_replace(folder, text_name, issued.text, err));
+    *ret = issued;
+    return DPT_OK;
+}
+
+/* Reads the kept token. *ret_found is false if there is none, if it gives another right, or if it
+ * admits no machine any more. */
+static enum dpt_status find_kept(const struct dpt_key_folder *folder,
+                                 const struct dpt_token_order *order, int64_t now_s,
+                                 struct dpt_issued_token *ret, bool *ret_found, struct dpt_err *err)
+{
+    struct dpt_admission list = {0};
+    struct dpt_key_pair server, pair;
+    struct dpt_token token;
+    struct dpt_err damaged;
+    char *text = NULL;
+    *ret_found = false;
+    DPT_TRY(dpt_keyring_pair(folder, "server.key", &server, err));
+    DPT_TRY(dpt_key_folder_read(folder, text_name, &text, NULL, err));
+    text[strcspn(text, "\n")] = '\0';
+    const bool parsed = dpt_token_parse(text, &token, &damaged) == DPT_OK;
+    free(text);
+    if (!parsed || !dpt_key_equal(&token.server, &server.public_key))
+        return DPT_OK; /* a new one is made */
+    const struct dpt_key secret_key = dpt_token_secret_key(&token);
+    DPT_TRY(dpt_curve_pair(&secret_key, &pair, err));
+    DPT_TRY(dpt_key_folder_read(folder, list_name, &text, NULL, err));
+    const enum dpt_status status = dpt_admission_read_tokens(&list, text, err);
+    free(text);
+    for (size_t i = 0; status == DPT_OK && i < list.n_tokens; i++) {
+        const struct dpt_admission_token *each = &list.tokens[i];
+        if (!dpt_key_equal(&each->key, &pair.public_key) || each->right != order->right ||
+            strcmp(each->run, run_of(order)) != 0 || !dpt_admission_token_is_good(each, now_s))
+            continue;
+        ret->entry = *each;
+        dpt_token_print(&token, ret->text);
+        *ret_found = true;
+    }
+    dpt_admission_fini(&list);
+    return dpt_wrap(err, status, "'%s/%s'", folder->path, list_name);
+}
+
+enum dpt_status dpt_token_current(const struct dpt_key_folder *folder,
+                                  const struct dpt_token_order *order, int64_t now_s,
+                                  struct dpt_issued_token *ret, struct dpt_err *err)
+{
+    bool found = false;
+    DPT_TRY(find_kept(folder, order, now_s, ret, &found, err));
+    return found ? DPT_OK : dpt_token_issue(folder, order, now_s, ret, err);
+}
+
+enum dpt_status dpt_token_new_server_key(const struct dpt_key_folder *folder, int64_t at_s,
+                                         struct dpt_err *err)
+{
+    static const char unfinished[] = "server.key.new";
+    struct dpt_key_pair server, next;
+    bool found = false;
+    DPT_TRY(dpt_keyring_find(folder, DPT_KEYRING_NEXT_KEY, &next, &found, err));
+    if (found)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--new-key: '%s/%s' is waiting already to take the place of the server's "
+                        "key: a running server does that at the file's time",
+                        folder->path, DPT_KEYRING_NEXT_KEY);
+    DPT_TRY(dpt_keyring_pair(folder, "server.key", &server, err));
+    DPT_TRY(dpt_keyring_pair(folder, unfinished, &next, err)); /* it has no time yet */
+    return dpt_key_folder_rename(folder, unfinished, DPT_KEYRING_NEXT_KEY, at_s, err);
+}
+
+static bool is_called(const struct dpt_admitted_machine *machine, const char *which)
+{
+    char hex[DPT_KEY_HEX_BYTES];
+    const size_t digits = strlen(which);
+    dpt_key_hex(&machine->key, hex);
+    return strcmp(machine->name, which) == 0 ||
+           (digits >= DPT_KEY_SHORT_DIGITS && strncmp(hex, which, digits) == 0);
+}
+
+/* The only machine that is called so and is not denied yet. */
+static enum dpt_status find_machine(const struct dpt_admission *list, const char *which,
+                                    struct dpt_admitted_machine *ret, struct dpt_err *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < list->n_machines; i++)
+        if (list->machines[i].right != DPT_RIGHT_DENY && is_called(&list->machines[i], which)) {
+            *ret = list->machines[i];
+            n++;
+        }
+    if (n == 1)
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECONFIG,
+                    n == 0 ? "--deny %.70s: no admitted machine is called so; the names and keys "
+                             "are in the file 'machines' of the key folder"
+                           : "--deny %.70s: several machines are called so; give the first digits "
+                             "of the key, which the file 'machines' of the key folder has",
+                    which);
+}
+
+enum dpt_status dpt_token_deny_machine(const struct dpt_key_folder *folder, const char *which,
+                                       struct dpt_admitted_machine *ret, struct dpt_err *err)
+{
+    struct dpt_admission list = {0};
+    char *text = NULL, line[DPT_ADMISSION_LINE_BYTES];
+    DPT_TRY(dpt_key_folder_read(folder, machines_name, &text, NULL, err));
+    enum dpt_status status = dpt_admission_read_machines(&list, text, err);
+    free(text);
+    status = dpt_wrap(err, status, "'%s/%s'", folder->path, machines_name);
+    if (status == DPT_OK)
+        status = find_machine(&list, which, ret, err);
+    dpt_admission_fini(&list);
+    DPT_TRY(status);
+    dpt_admission_print_machine(DPT_RIGHT_DENY, &ret->key, ret->name, "", line);
+    return dpt_key_folder_append(folder, machines_name, line, err);
+}

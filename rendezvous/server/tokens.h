@@ -1,0 +1,54 @@
+/* Tokens of a server: made, kept in its key folder, and found again for its screen. */
+#ifndef DPT_RENDEZVOUS_SERVER_TOKENS_H
+#define DPT_RENDEZVOUS_SERVER_TOKENS_H
+
+#include "rendezvous/keys/admission.h"
+#include "rendezvous/keys/folder.h"
+#include "rendezvous/keys/token.h"
+
+enum {
+    DPT_TOKEN_HOURS_DEFAULT = 24,
+    DPT_TOKEN_USES_DEFAULT = 64,
+    DPT_TOKEN_HOURS_MAX = 24 * 366,
+    DPT_NEW_KEY_AFTER_S = 30, /* default time from a new key's announcement until it is in force */
+    DPT_NEW_KEY_AFTER_S_MAX = 30 * 24 * 3600
+};
+
+struct dpt_token_order {
+    enum dpt_right right; /* that the token gives: JOIN or DEFINE */
+    const char *run;      /* the only run for which it gives the right; NULL: every run */
+    int64_t hours, uses;
+};
+
+/* A token as text, and its line in the list. */
+struct dpt_issued_token {
+    char text[DPT_TOKEN_TEXT_BYTES];
+    struct dpt_admission_token entry;
+};
+
+/* Makes a token, appends it to the list, and keeps its text for the server's screen. A running
+ * server admits machines by it at once. now_s: seconds since 1970. */
+DPT_MUST_USE enum dpt_status dpt_token_issue(const struct dpt_key_folder *folder,
+                                             const struct dpt_token_order *order, int64_t now_s,
+                                             struct dpt_issued_token *ret, struct dpt_err *err);
+
+/* The kept token, if it is of this server, gives the right of the order for the same run and admits
+ * another machine; else makes one. */
+DPT_MUST_USE enum dpt_status dpt_token_current(const struct dpt_key_folder *folder,
+                                               const struct dpt_token_order *order, int64_t now_s,
+                                               struct dpt_issued_token *ret, struct dpt_err *err);
+
+/* Draws the key that a running server takes at at_s (seconds since 1970), and until then tells to
+ * its machines. DPT_ECONFIG: there is one already. */
+DPT_MUST_USE enum dpt_status dpt_token_new_server_key(const struct dpt_key_folder *folder,
+                                                      int64_t at_s, struct dpt_err *err);
+
+/* Appends a line to the list of machines which denies a machine. `which`: its name, or at least
+ * eight digits of its key. *ret: the machine as it was listed. DPT_ECONFIG: no machine, or several,
+ * are called so. */
+DPT_MUST_USE enum dpt_status dpt_token_deny_machine(const struct dpt_key_folder *folder,
+                                                    const char *which,
+                                                    struct dpt_admitted_machine *ret,
+                                                    struct dpt_err *err);
+
+#endif

@@ -1,0 +1,203 @@
+"""Keys of real programs: machines with separate key folders are admitted by tokens, refused, and cut off."""
+
+import os
+import stat
+import subprocess
+
+import pytest
+
+from cluster import Process, program, wait_until
+
+
+def rdzv(*args):
+    done = subprocess.run([program("dpt-rdzv"), *map(str, args)], capture_output=True, text=True, timeout=60,
+                          check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def new_token(cluster, *args):
+    code, out, err = rdzv("--new-token", "--key-dir", cluster.root / "head", *args)
+    assert code == 0 and out.startswith("dpt1-"), err
+    return out.strip()
+
+
+def start_server(cluster):
+    cluster.start_server(args=["--key-dir", cluster.root / "head"])
+
+
+def start_worker(cluster, node, token, **options):
+    """A worker of a machine with a separate key folder."""
+    env = {"DPT_KEY_DIR": str(cluster.root / f"keys-{node}"), **({"DPT_RDZV_TOKEN": token} if token else {})}
+    return cluster.start_worker(node, env=env, **options)
+
+
+def other_run(cluster, name):
+    """Keys of a run with its own folders."""
+    return {"run": name, "log.dir": cluster.root / name, "checkpoint.dir": cluster.root / name / "checkpoints"}
+
+
+def last_line(worker):
+    lines = [line for line in worker.log().splitlines() if line.startswith("dpt-worker: ")]
+    assert len(lines) == 1, worker.log()
+    return lines[0]
+
+
+@pytest.fixture
+def cluster(make_cluster):
+    made = make_cluster(sets={"train.steps": 6, "cluster.timeout_s": 0.5})
+    start_server(made)
+    return made
+
+
+def test_two_machines_with_one_token(cluster, slow):
+    token = new_token(cluster)
+    a = start_worker(cluster, "a", token, nnodes=2)
+    a.wait_log("waiting for nodes: 1 of 2", 20 * slow)
+    b = start_worker(cluster, "b", token, config=False)
+    assert cluster.wait_done(60 * slow) == {"a": 0, "b": 0}, b.log()
+    assert a.outputs.summary()["weights_hash"] == b.outputs.summary()["weights_hash"]
+    log = cluster.server.log()
+    assert log.count("is admitted by a token, with the right define") == 2
+    assert "the run is defined by the machine" in log
+    for folder in ("head", "keys-a", "keys-b"):
+        for path in [cluster.root / folder, *(cluster.root / folder).iterdir()]:
+            assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    again = start_worker(cluster, "a", None, nnodes=1, sets=other_run(cluster, "again"))  # no token is needed again
+    assert again.wait(60 * slow) == 0, again.log()
+
+
+def test_stranger_is_refused(cluster, slow):
+    """A machine that knows the server's key and has no token: one line, exit code 2."""
+    ring = cluster.root / "keys-s"
+    ring.mkdir(mode=0o700)
+    (ring / "server.key").write_text((cluster.root / "head" / "server.key").read_text())
+    (ring / "server.key").chmod(0o600)
+    worker = start_worker(cluster, "s", None)
+    assert worker.wait(30 * slow) == 2
+    assert "does not admit this machine's key" in last_line(worker) and "--rdzv-token" in last_line(worker)
+
+
+def test_machine_with_another_server_key_says_so(cluster, slow):
+    worker = start_worker(cluster, "s", None)
+    worker.wait_log("the server there has another key than this machine's key folder has", 20 * slow)
+    assert worker.wait(60 * slow) == 3
+    assert "another key" in last_line(worker)
+
+
+def test_bad_tokens(cluster, slow):
+    token = new_token(cluster, "--token-uses", 1)
+    first = start_worker(cluster, "a", token, nnodes=1)
+    assert first.wait(60 * slow) == 0, first.log()
+    for node, text, said in (("b", token, "the token is used up (it admits 1 machine)"),
+                             ("c", token[:-1], "copy it whole"), ("d", "hello", "this is no token"),
+                             ("e", "@/nonexistent", "the file cannot be read")):
+        worker = start_worker(cluster, node, text)
+        assert worker.wait(30 * slow) == 2, worker.log()
+        assert said in last_line(worker), worker.log()
+    tokens = cluster.root / "head" / "tokens"
+    fresh = new_token(cluster)
+    words = tokens.read_text().splitlines()[-1].split()
+    tokens.write_text(tokens.read_text().replace(" ".join(words), " ".join([*words[:3], "1000", words[4]])))
+    worker = start_worker(cluster, "f", fresh)
+    assert worker.wait(30 * slow) == 2 and "the token expired " in last_line(worker), worker.log()
+
+
+def test_join_only_machine(cluster, slow):
+    join = new_token(cluster, "--join-only")
+    b = start_worker(cluster, "b", join, nnodes=1)
+    assert b.wait(30 * slow) == 2
+    assert "may join runs but not define one" in last_line(b)
+    a = start_worker(cluster, "a", new_token(cluster), nnodes=2)
+    a.wait_log("waiting for nodes: 1 of 2", 20 * slow)
+    b = start_worker(cluster, "b", None, config=False)
+    assert a.wait(60 * slow) == 0 and b.wait(60 * slow) == 0, b.log()
+
+
+def test_machine_of_one_run(cluster, slow):
+    token = new_token(cluster, "--run", "mine")
+    worker = start_worker(cluster, "a", token, nnodes=1)
+    assert worker.wait(30 * slow) == 2
+    assert "may take part in run 'mine' only" in last_line(worker), worker.log()
+    worker = start_worker(cluster, "a", None, nnodes=1, sets=other_run(cluster, "mine"))
+    assert worker.wait(60 * slow) == 0, worker.log()
+
+
+def test_denied_machine_is_cut_off_and_the_other_goes_on(make_cluster, slow):
+    cluster = make_cluster(sets={"train.steps": 400, "cluster.timeout_s": 0.5, "cluster.nnodes": "1:2"})
+    start_server(cluster)
+    token = new_token(cluster)
+    a = start_worker(cluster, "a", token)
+    a.wait_log("training on 1 rank", 30 * slow)
+    b = start_worker(cluster, "b", token)
+    cluster.wait_world(2, 60 * slow)
+    machines = (cluster.root / "head" / "machines").read_text().splitlines()
+    key = (machines[-1].split())[1]
+    code, out, err = rdzv("--deny", key[:8], "--key-dir", cluster.root / "head")
+    assert code == 0 and "is denied" in out, err
+    cluster.server.wait_log("its sender was removed from the list of machines", 20 * slow)
+    cluster.wait_world(1, 60 * slow)
+    assert a.wait(120 * slow) == 0, a.log()
+    b.wait_log("no longer admits this machine's key", 60 * slow)
+    b.kill_machine()
+
+
+def test_node_id_of_another_machine(cluster, slow):
+    token = new_token(cluster)
+    a = start_worker(cluster, "a", token, nnodes=2)
+    a.wait_log("waiting for nodes: 1 of 2", 20 * slow)
+    env = dict(cluster.env, DPT_KEY_DIR=str(cluster.root / "keys-b"), DPT_RDZV_TOKEN=token)
+    argv = cluster.worker_argv("a", nnodes=2, sets={"log.dir": cluster.root / "other"})
+    other = Process("other a", argv, cluster.root / "other.log", env)
+    assert other.wait(30 * slow) == 2
+    assert "node id 'a' of run 'tiny' belongs to the machine with key" in other.log(), other.log()
+    a.kill_machine()
+
+
+@pytest.mark.parametrize("name, mode, said", [
+    (".", 0o755, "has mode 0755"), ("machine.key", 0o640, "has mode 0640"), ("server.key", 0o604, "has mode 0604")])
+def test_readable_keys_are_refused(tmp_path, name, mode, said):
+    folder = tmp_path / "keys"
+    code, _, err = rdzv("--new-token", "--key-dir", folder)
+    assert code == 0, err
+    (folder / "machine.key").touch(0o600)
+    os.chmod(folder / name, mode)
+    code, _, err = rdzv("--port", 0, "--key-dir", folder)
+    assert code == 2 and said in err and "chmod" in err and len(err.splitlines()) == 1, err
+
+
+def test_open_server_and_worker_without_keys(make_cluster, slow):
+    cluster = make_cluster(sets={"train.steps": 6})
+    cluster.start_server(args=["--open"])
+    keyed = cluster.start_worker("k", sets={"cluster.timeout_s": 0.5})
+    keyed.wait_log("the server there has no keys", 20 * slow)
+    keyed.kill_machine()
+    worker = cluster.start_worker("a", nnodes=1, args=["--rdzv-token", "none"])
+    assert worker.wait(60 * slow) == 0, worker.log()
+
+
+def test_server_changes_its_key_while_a_run_trains(make_cluster, slow):
+    """Both nodes connect again with the next key, and no generation ends but for the machine that joins then."""
+    cluster = make_cluster(sets={"train.steps": 100000, "cluster.nnodes": "2:3", "cluster.timeout_s": 5 * slow})
+    start_server(cluster)
+    token = new_token(cluster)
+    workers = [start_worker(cluster, node, token) for node in "ab"]
+    cluster.wait_world(2, 60 * slow)
+    code, out, err = rdzv("--new-key", "--after-s", 1, "--key-dir", cluster.root / "head")
+    assert code == 0 and "tells its machines the new key" in out, err
+    cluster.server.wait_log("the server has a new key", 30 * slow)
+    assert all("changes its key soon" in worker.log() for worker in workers), cluster.log_tails()
+    assert start_worker(cluster, "c", new_token(cluster)).alive()
+    cluster.wait_world(3, 60 * slow)  # the server hears a and b
+    assert {event["kind"] for event in cluster.events()} <= {"start", "joined"}, cluster.events()
+
+
+def test_keys_survive_a_restart_of_the_server(cluster, slow):
+    token = new_token(cluster)
+    a = start_worker(cluster, "a", token, nnodes=2)
+    a.wait_log("waiting for nodes: 1 of 2", 20 * slow)
+    printed = [line for line in cluster.server.log().splitlines() if "--rdzv-token" in line]
+    cluster.server.kill()
+    cluster.restart_server(args=["--key-dir", cluster.root / "head"])
+    b = start_worker(cluster, "b", token, nnodes=2)
+    assert cluster.wait_done(60 * slow) == {"a": 0, "b": 0}, b.log()
+    assert printed and wait_until("a token is printed", lambda: "dpt1-" in cluster.server.log(), 10 * slow)

@@ -1,0 +1,205 @@
+/* The key folder: created for its user alone, and refused when others have access. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/fs.h"
+#include "rendezvous/keys/folder.h"
+#include "tests/tmp.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char dir[96], keys[128];
+static struct dpt_key_folder folder;
+
+static int setup(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    if (!test_make_dir(dir, sizeof dir, "keys"))
+        return -1;
+    (void)snprintf(keys, sizeof keys, "%s/parent/keys", dir);
+    return dpt_key_folder_open(keys, &folder, &err) == DPT_OK ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    return dpt_fs_remove_tree(dir, &err) == DPT_OK ? 0 : -1;
+}
+
+static unsigned mode_of(const char *path)
+{
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    return st.st_mode & 07777;
+}
+
+static void path_in(const char *name, char ret[256])
+{
+    (void)snprintf(ret, 256, "%s/%s", keys, name);
+}
+
+static void folder_is_of_its_user_alone(void **state)
+{
+    (void)state;
+    struct dpt_key_folder again;
+    struct dpt_err err;
+    assert_string_equal(folder.path, keys);
+    assert_int_equal(mode_of(keys), 0700);
+    assert_int_equal(chmod(keys, 0750), 0);
+    assert_int_equal(dpt_key_folder_open(keys, &again, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "has mode 0750"));
+    assert_non_null(strstr(err.text, "chmod 700"));
+    assert_int_equal(chmod(keys, 0700), 0);
+    assert_int_equal(dpt_key_folder_open(keys, &again, &err), DPT_OK);
+}
+
+static void folder_comes_from_environment(void **state)
+{
+    (void)state;
+    struct dpt_key_folder found;
+    struct dpt_err err;
+    char other[160], file[160];
+    (void)snprintf(other, sizeof other, "%s/other///", dir);
+    assert_int_equal(setenv("DPT_KEY_DIR", other, 1), 0);
+    assert_int_equal(dpt_key_folder_open(NULL, &found, &err), DPT_OK);
+    other[strlen(other) - 3] = '\0';
+    assert_string_equal(found.path, other);
+    assert_int_equal(unsetenv("DPT_KEY_DIR"), 0);
+    assert_int_equal(setenv("HOME", dir, 1), 0);
+    assert_int_equal(dpt_key_folder_open(NULL, &found, &err), DPT_OK);
+    assert_non_null(strstr(found.path, "/.dpt"));
+    assert_int_equal(unsetenv("HOME"), 0);
+    assert_int_equal(dpt_key_folder_open(NULL, &found, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "HOME is not set"));
+    (void)snprintf(file, sizeof file, "%s/file", dir);
+    assert_int_equal(dpt_fs_write_file_atomic(file, "x", 1, &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_open(file, &found, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "is no folder"));
+    (void)snprintf(file, sizeof file, "%s/file/keys", dir);
+    assert_int_equal(dpt_key_folder_open(file, &found, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "--key-dir"));
+}
+
+static void secret_is_written_once(void **state)
+{
+    (void)state;
+    const struct dpt_key fresh = {{1, 2, 3}}, later = {{9}};
+    struct dpt_key key;
+    struct dpt_err err;
+    char path[256];
+    path_in("machine.key", path);
+    assert_int_equal(dpt_key_folder_secret(&folder, "machine.key", &fresh, &key, &err), DPT_OK);
+    assert_true(dpt_key_equal(&key, &fresh));
+    assert_int_equal(mode_of(path), 0600);
+    assert_int_equal(dpt_key_folder_secret(&folder, "machine.key", &later, &key, &err), DPT_OK);
+    assert_true(dpt_key_equal(&key, &fresh));
+}
+
+static void bad_key_files_are_refused(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"", "hello\n", "dpt secret key 1\n12\n"};
+    const struct dpt_key fresh = {{1}};
+    struct dpt_key key = {{7}};
+    struct dpt_err err;
+    char path[256];
+    path_in("server.key", path);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        assert_int_equal(dpt_key_folder_replace(&folder, "server.key", texts[i], &err), DPT_OK);
+        assert_int_equal(dpt_key_folder_secret(&folder, "server.key", &fresh, &key, &err),
+                         DPT_ECONFIG);
+        assert_non_null(strstr(err.text, "holds no secret key"));
+        assert_int_equal(key.bytes[0], 7);
+    }
+    assert_int_equal(chmod(path, 0644), 0);
+    assert_int_equal(dpt_key_folder_secret(&folder, "server.key", &fresh, &key, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "has mode 0644"));
+    assert_non_null(strstr(err.text, "chmod 600"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(dpt_key_folder_secret(&folder, "server.key", &fresh, &key, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "is no regular file"));
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(symlink("/dev/null", path), 0);
+    assert_int_equal(dpt_key_folder_secret(&folder, "server.key", &fresh, &key, &err), DPT_ECONFIG);
+}
+
+static void foreign_folder_is_refused(void **state)
+{
+    (void)state;
+    struct dpt_key_folder other;
+    struct dpt_err err;
+    if (geteuid() != 0)
+        skip();
+    assert_int_equal(chown(keys, 12345, (gid_t)-1), 0);
+    assert_int_equal(dpt_key_folder_open(keys, &other, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "belongs to user 12345"));
+    assert_int_equal(chown(keys, 0, (gid_t)-1), 0);
+}
+
+static void lines_are_appended(void **state)
+{
+    (void)state;
+    struct dpt_key_file_state first, second;
+    struct dpt_err err;
+    char *text = NULL, path[256], line[2048];
+    path_in("machines", path);
+    assert_int_equal(dpt_key_folder_read(&folder, "machines", &text, &first, &err), DPT_OK);
+    assert_string_equal(text, "");
+    assert_int_equal(first.inode, 0);
+    free(text);
+    assert_int_equal(dpt_key_folder_append(&folder, "machines", "one", &err), DPT_OK);
+    assert_int_equal(mode_of(path), 0600);
+    assert_int_equal(dpt_fs_append(path, "by hand", 7, &err), DPT_OK); /* without a newline */
+    assert_int_equal(dpt_key_folder_append(&folder, "machines", "three", &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_read(&folder, "machines", &text, &second, &err), DPT_OK);
+    assert_string_equal(text, "one\nby hand\nthree\n");
+    free(text);
+    assert_int_equal(second.bytes, strlen("one\nby hand\nthree\n"));
+    first = dpt_key_folder_state(&folder, "machines");
+    assert_memory_equal(&first, &second, sizeof first);
+    memset(line, 'x', sizeof line);
+    line[sizeof line - 1] = '\0';
+    assert_int_equal(dpt_key_folder_append(&folder, "machines", line, &err), DPT_EINVAL);
+}
+
+static void file_gets_another_name_and_time(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    char *text = NULL;
+    assert_int_equal(dpt_key_folder_rename(&folder, "a", "b", 0, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "rename"));
+    assert_int_equal(dpt_key_folder_rename(&folder, "a", "b", 5, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "set the time"));
+    assert_int_equal(dpt_key_folder_replace(&folder, "a", "1", &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_replace(&folder, "b", "2", &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_rename(&folder, "a", "b", 1234567890, &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_state(&folder, "b").modified_ns,
+                     INT64_C(1234567890) * 1000000000);
+    assert_int_equal(dpt_key_folder_state(&folder, "a").inode, 0);
+    assert_int_equal(dpt_key_folder_read(&folder, "b", &text, NULL, &err), DPT_OK);
+    assert_string_equal(text, "1");
+    free(text);
+}
+
+int main(void)
+{
+#define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        CASE(folder_is_of_its_user_alone),     CASE(folder_comes_from_environment),
+        CASE(secret_is_written_once),          CASE(bad_key_files_are_refused),
+        CASE(foreign_folder_is_refused),       CASE(lines_are_appended),
+        CASE(file_gets_another_name_and_time),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
