@@ -17,7 +17,6 @@ and no others: every process of a cluster inherits a mark in its environment.
 """
 
 import functools
-import json
 import os
 import random
 import re
@@ -30,6 +29,7 @@ import uuid
 from datetime import datetime
 from pathlib import Path
 
+from outputs import ClusterError, Outputs, read_jsonl  # noqa: F401
 from processes import MARK, marked_pids, proc_alive, proc_children, proc_read, proc_state, send_signal
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,10 +50,6 @@ def quiet_port():
             except OSError:
                 continue
     raise ClusterError(f"no free port was found below {low}")
-
-
-class ClusterError(AssertionError):
-    """A condition did not become true in time, or a process or file was left behind."""
 
 
 def bin_dir():
@@ -86,63 +82,6 @@ def wait_until(what, condition, timeout, context=None, poll_s=POLL_S):
         if time.monotonic() >= deadline:
             raise ClusterError(f"not within {timeout:g} s: {what}" + ("\n" + context() if context else ""))
         time.sleep(poll_s)
-
-
-# ---------------------------------------------------------------- outputs (docs/architecture.md, "Files of a run")
-
-def read_jsonl(path):
-    """The objects of a file of JSON lines. A last line without a newline is still being written and is ignored; any
-    other line that is not a JSON object is an error."""
-    try:
-        text = Path(path).read_text()
-    except FileNotFoundError:
-        return []
-    objects = []
-    for line in text[:text.rfind("\n") + 1].splitlines():
-        value = json.loads(line)
-        if not isinstance(value, dict):
-            raise ClusterError(f"{path}: not an object: {line}")
-        objects.append(value)
-    return objects
-
-
-class Outputs:
-    """The files that a run writes into one log.dir."""
-
-    def __init__(self, log_dir):
-        self.dir = Path(log_dir)
-
-    def metrics(self):
-        """The lines of steps. evaluations() returns those of evaluations in the same file."""
-        return [line for line in read_jsonl(self.dir / "metrics.jsonl") if "loss" in line]
-
-    def epochs(self):
-        return [line for line in read_jsonl(self.dir / "metrics.jsonl") if "epoch" in line]
-
-    def evaluations(self):
-        return [line for line in read_jsonl(self.dir / "metrics.jsonl") if "val_loss" in line]
-
-    def events(self):
-        return read_jsonl(self.dir / "events.jsonl")
-
-    def _read(self, name):
-        try:
-            return json.loads((self.dir / name).read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            return None
-
-    def summary(self):
-        """The summary; None: there is none yet."""
-        return self._read("summary.json")
-
-    def evaluation(self):
-        """The file that a run which only evaluates writes; None: there is none."""
-        return self._read("evaluation.json")
-
-    def step(self):
-        """Newest logged step, -1 when none."""
-        lines = self.metrics()
-        return lines[-1]["step"] if lines else -1
 
 
 # ---------------------------------------------------------------- programs
@@ -397,9 +336,15 @@ class Cluster:
         """Outputs of every distinct log.dir used so far."""
         return [Outputs(d) for d in dict.fromkeys(w.outputs.dir for w in self.workers)]
 
+    def newest(self):
+        """The line of the newest step that any node has logged, None when there is none."""
+        lines = [line for outputs in self.outputs() if (line := outputs.newest())]
+        return max(lines, key=lambda line: (line["step"], line["generation"]), default=None)
+
     def step(self):
         """Newest step that any node has logged, -1 when none."""
-        return max((o.step() for o in self.outputs()), default=-1)
+        line = self.newest()
+        return line["step"] if line else -1
 
     def checkpoint_dirs(self):
         """Folders that hold a checkpoint. If nodes have separate folders, only the node of rank 0 writes."""
@@ -453,8 +398,8 @@ class Cluster:
     def wait_world(self, world_size, timeout):
         """Waits until the newest logged step was made by `world_size` ranks."""
         def grown():
-            lines = self.metrics()
-            return bool(lines) and lines[-1]["world_size"] == world_size
+            line = self.newest()
+            return line is not None and line["world_size"] == world_size
         wait_until(f"a step at world size {world_size}", grown, timeout, self.log_tails)
 
     def wait_done(self, timeout):

@@ -29,9 +29,11 @@ static int runnable_tables(const struct dpt_cpu_kernels *ret[TABLES_MAX])
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
         ret[n++] = &dpt_cpu_kernels_avx2;
+#ifdef DPT_HAVE_AVX512_KERNELS
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
             ret[n++] = &dpt_cpu_kernels_avx512;
+#endif
     }
 #endif
     return n;

@@ -43,8 +43,9 @@ EXAMINE = """
   const paint = element => {
     const style = getComputedStyle(element);
     const is_shape = element instanceof SVGElement && !(element instanceof SVGSVGElement);
-    if (element instanceof SVGTextElement || (is_shape && !style.fill.startsWith('rgb'))) return null;
-    const colour = rgba(is_shape ? style.fill : style.backgroundColor);
+    const shape_paint = element instanceof SVGLineElement ? style.stroke : style.fill; // a line has no inside
+    if (element instanceof SVGTextElement || (is_shape && !shape_paint.startsWith('rgb'))) return null;
+    const colour = rgba(is_shape ? shape_paint : style.backgroundColor);
     return colour.length === 3 || colour[3] > 0.5 ? colour : null;
   };
   const behind = (element, box) => {

@@ -36,16 +36,17 @@ def start_calm(make_cluster, slow):
 
 def generation(cluster):
     """The generation of the newest logged step, 0 if there is none."""
-    lines = cluster.metrics()
-    return lines[-1]["generation"] if lines else 0
+    line = cluster.newest()
+    return line["generation"] if line else 0
 
 
 def wait_reformed(cluster, after, world, timeout):
     """Waits for a step of a generation later than `after` at this world size. (A quick successor is in the very next
     generation, so a smaller world may never appear.)"""
-    wait_until(f"world {world} after generation {after}",
-               lambda: generation(cluster) > after and cluster.metrics()[-1]["world_size"] == world, timeout,
-               cluster.log_tails)
+    def reformed():
+        line = cluster.newest()
+        return line is not None and line["generation"] > after and line["world_size"] == world
+    wait_until(f"world {world} after generation {after}", reformed, timeout, cluster.log_tails)
 
 
 def test_text_changes_under_a_run(make_cluster, tmp_path, slow):
@@ -290,7 +291,7 @@ def test_crash_loop_ends_the_run(make_cluster, slow):
         """Kills the rank of b once in each generation that makes steps; returns True when both nodes have ended."""
         nonlocal killed, before
         pids = b.rank_pids()
-        if pids and generation(cluster) > before and cluster.metrics()[-1]["world_size"] == 2:
+        if pids and generation(cluster) > before and cluster.newest()["world_size"] == 2:
             before = generation(cluster)
             send_signal(pids[0], signal.SIGKILL)
             killed += 1

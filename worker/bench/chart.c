@@ -53,8 +53,8 @@ static void write_bar(FILE *out, const struct chart *c, int i, double top)
                       x, y - 3, y + BAR + 3);
         last = fmax(last, x);
     }
-    (void)fprintf(out, "<text x=\"%.2f%%\" dx=\"8\" y=\"%d\">%.4g</text>\n", fmax(0, last), text_y,
-                  c->value[i]);
+    (void)fprintf(out, "<text class=\"figure\" x=\"%.2f%%\" dx=\"8\" y=\"%d\">%.4g</text>\n",
+                  fmax(0, last), text_y, c->value[i]);
 }
 
 static void write_legend(FILE *out, const struct chart *c)

@@ -48,6 +48,8 @@ FAULTS = {
     "beyond the edge": '<p style="margin-left: -30px">cut</p>',
     "text of 6.0 pixels": '<svg viewBox="0 0 1000 10" width="500"><text font-size="12" y="9">small</text></svg>',
     "text of contrast": '<p style="color: #999; background: #aaa">faint</p>',
+    "text of contrast 1.32": '<svg><line x1="0" x2="90" y1="9" y2="9" stroke="#222" stroke-width="18"/>'
+                             '<text x="2" y="13">on a line</text></svg>',
     "labels overlap": '<svg role="img"><text x="1" y="9">one</text><text x="9" y="9">two</text></svg>',
 }
 
