@@ -247,9 +247,7 @@ static struct others others_than(const struct run *run, const struct node *node)
     return others;
 }
 
-/* The step of the world that goes on without this member and keeps the steps that the member made;
- * 0: the world does not keep them. */
-static int64_t step_kept_by_others(const struct run *run, const struct node *node)
+int64_t dpt_rdzv_step_kept_by_others(const struct run *run, const struct node *node)
 {
     int64_t step = run->progress.step;
     for (uint32_t k = 0; k < node->n_ranks; k++)
@@ -280,7 +278,7 @@ static void take_fatal_error(struct run *run, struct node *node, const struct in
     (void)snprintf(text, sizeof text, "it cannot take part: %.440s", error);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_EXPELLED,
                                   .run = run,
-                                  .world_step = others.members ? step_kept_by_others(run, node) : 0,
+                                  .world_step = others.members ? dpt_rdzv_step_kept_by_others(run, node) : 0,
                                   .text = text};
     dpt_rdzv_answer_outsider(from, &answer);
     dpt_rdzv_node_lost(run, node, text);

@@ -29,6 +29,15 @@ struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char 
     return NULL;
 }
 
+size_t dpt_rdzv_find_denied(const struct dpt_rdzv *core, const char *run, const char *node)
+{
+    size_t at = 0;
+    while (at < core->denied.n && (strcmp(core->denied.list[at].run, run) != 0 ||
+                                   strcmp(core->denied.list[at].node, node) != 0))
+        at++;
+    return at;
+}
+
 /* ---- runs ---- */
 
 /* Copies the spec. The run owns the copied strings. False: no memory. */

@@ -78,7 +78,7 @@ static void list_ranks(const struct run *run, Dpt__RunStatus *status)
     status->ranks_left_out = (uint32_t)(all - status->n_ranks);
 }
 
-static Dpt__RunStatus *new_status(const struct run *run)
+Dpt__RunStatus *dpt_rdzv_new_status(const struct run *run)
 {
     struct dpt_rdzv *core = run->core;
     Dpt__RunStatus *to = dpt_outbox_alloc(&core->out, sizeof *to);
@@ -100,8 +100,7 @@ static Dpt__RunStatus *new_status(const struct run *run)
     return core->out.no_memory ? NULL : to;
 }
 
-/* Writes the names of the server's runs. */
-static void list_runs(const struct dpt_rdzv *core, const char *name, char *text, size_t bytes)
+void dpt_rdzv_list_runs(const struct dpt_rdzv *core, const char *name, char *text, size_t bytes)
 {
     size_t used =
         (size_t)snprintf(text, bytes, "no run '%.63s' is here; %s", name,
@@ -111,7 +110,7 @@ static void list_runs(const struct dpt_rdzv *core, const char *name, char *text,
                                  core->runs[i]->name);
 }
 
-static bool may_answer(struct dpt_rdzv *core)
+bool dpt_rdzv_may_answer(struct dpt_rdzv *core)
 {
     struct status_answers *answers = &core->status_answers;
     if (core->now_ms - answers->since_ms >= ANSWERS_MS)
@@ -125,18 +124,18 @@ static bool may_answer(struct dpt_rdzv *core)
 void dpt_rdzv_answer_status(const struct inquiry *from)
 {
     struct dpt_rdzv *core = from->core;
-    if (!may_answer(core))
+    if (!dpt_rdzv_may_answer(core))
         return;
     char text[DPT_PROTO_TEXT_BYTES] = "";
     const struct run *run = dpt_rdzv_find_run(core, from->message->stamp->run);
     if (run == NULL && core->n_runs == 1)
         run = core->runs[0];
     if (run == NULL)
-        list_runs(core, from->message->stamp->run, text, sizeof text);
+        dpt_rdzv_list_runs(core, from->message->stamp->run, text, sizeof text);
     const struct answer answer = {.phase = run == NULL ? DPT__SERVER_PHASE__SERVER_WAITING
                                                        : dpt_rdzv_phase_told(run),
                                   .run = run,
                                   .text = run == NULL ? text : run->end_text,
-                                  .status = run == NULL ? NULL : new_status(run)};
+                                  .status = run == NULL ? NULL : dpt_rdzv_new_status(run)};
     dpt_rdzv_answer_outsider(from, &answer);
 }

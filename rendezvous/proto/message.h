@@ -26,6 +26,8 @@ enum {
     DPT_PROTO_WORLD_MAX = DPT_WORLD_MAX, /* ranks of one generation */
     DPT_PROTO_NODES_MAX = DPT_NODES_MAX, /* nodes of one run */
     DPT_PROTO_STATUS_RANKS_MAX = 1024,   /* ranks in the status of a run */
+    DPT_PROTO_RUNS_MAX = 256,            /* runs in a reply to an operator */
+    DPT_PROTO_REPLY_NODES_MAX = 4096,    /* nodes in such a reply */
     DPT_PROTO_STEPS_MAX = 256,           /* completed steps in one message of a rank */
     DPT_PROTO_SHARDS_MAX = 4,    /* parts of the state that a rank reports: own and shadow, twice */
     DPT_PROTO_NAME_BYTES = 64,   /* run, node id, user, software, cause_kind; NUL included */

@@ -95,7 +95,8 @@ const char *const store_schema[STORE_SCHEMA_PARTS] = {tables, views_of_runs, vie
 
 static const char *const kind_names[DPT_RDZV_RECORD_COUNT] = {
     "start", "run",   "joined", "removed", "generation", "plan", "runs",  "adopted",
-    "grant", "saved", "crash",  "refill",  "error",      "end",  "forget"};
+    "grant", "saved", "crash",  "refill",  "error",      "end",  "paused",
+    "stopped", "denied", "forget"};
 
 const char *store_kind_name(enum dpt_rdzv_record_kind kind)
 {

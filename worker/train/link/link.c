@@ -50,7 +50,7 @@ struct dpt_link {
     /* Highest generation of a hard PREPARE, or UINT64_MAX after EXIT and RESCUE; highest generation
      * of any PREPARE. */
     _Atomic uint64_t hard_generation, any_generation;
-    _Atomic int64_t lease_until_ms, confirmed_ms;
+    _Atomic int64_t lease_until_ms, confirmed_ms, save_from;
 };
 
 static void wake_link_thread(struct dpt_link *link)
@@ -146,6 +146,7 @@ static void handle_message(struct dpt_link *link, int slot)
     atomic_store(&link->lease_until_ms, m->lease_until_ms);
     atomic_store(&link->confirmed_ms, m->confirmed_ms);
     atomic_store(&link->leaving, m->leaving != 0);
+    atomic_store(&link->save_from, m->save_from);
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE ||
         m->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT)
         raise_to(&link->any_generation, m->generation);
@@ -379,6 +380,11 @@ bool dpt_link_reform_wanted(const struct dpt_link *link, uint64_t generation)
 bool dpt_link_leaving(const struct dpt_link *link)
 {
     return atomic_load(&link->leaving);
+}
+
+int64_t dpt_link_save_from(const struct dpt_link *link)
+{
+    return atomic_load(&link->save_from);
 }
 
 bool dpt_link_may_write(const struct dpt_link *link)
