@@ -221,10 +221,9 @@ static void allow_node(struct command *command)
         set_outcome(command, DONE, "run %s: node %s is not denied", run, node);
         return;
     }
-    dpt_rdzv_decide(command->core, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_DENIED,
-                                                            .step = -1,
-                                                            .node = node,
-                                                            .text = run});
+    dpt_rdzv_decide(command->core,
+                    (struct dpt_rdzv_record){
+                        .kind = DPT_RDZV_RECORD_DENIED, .step = -1, .node = node, .text = run});
     set_outcome(command, DONE, "run %s: node %s may join again", run, node);
 }
 
@@ -396,7 +395,42 @@ static void answer_ended(struct command *command)
 static void show_run(struct command *command, Dpt__RunStatus **ret_status)
 {
     dpt_rdzv_reply_add_nodes(command->core, command->reply, command->run, command->control->first);
-    *ret_status = dpt_rdzv_new_status(command->run);
+    *ret_status = dpt_rdzv_new_status(command->run, 0);
+}
+
+static bool have_all_answered(const struct run *run, uint64_t dump)
+{
+    struct rank_cursor at = {0};
+    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        if (rank->spawn > 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD && rank->stacks.of != dump)
+            return false;
+    return true;
+}
+
+/* Asks all ranks for their stacks. Those that have not answered after DUMP_MS are left out. */
+static void dump_run(struct command *command, Dpt__RunStatus **ret_status)
+{
+    struct run *run = command->run;
+    struct wishes *wishes = &run->wishes;
+    const int64_t now_ms = command->core->now_ms;
+    const uint64_t dump = command->control->number;
+    if (dump == 0) {
+        set_outcome(command, REFUSED, "a dump needs a number");
+        return;
+    }
+    if (wishes->dump != dump) {
+        wishes->dump = dump;
+        wishes->dump_ms = now_ms;
+        run->changed = true;
+    }
+    wishes->dump_until_ms = now_ms + DUMP_WISH_MS;
+    command->reply->number = dump;
+    if (!have_all_answered(run, dump) && now_ms - wishes->dump_ms < DUMP_MS) {
+        set_outcome(command, GOES_ON, "ranks of run %s print their stacks", run->name);
+        return;
+    }
+    set_outcome(command, DONE, "run %s", run->name);
+    *ret_status = dpt_rdzv_new_status(run, dump);
 }
 
 static void carry_out(struct command *command)
@@ -443,6 +477,8 @@ void dpt_rdzv_take_control(const struct inquiry *from)
         dpt_rdzv_reply_add_nodes(core, command.reply, command.run, command.control->first);
     else if (found && verb == DPT__CONTROL_VERB__CONTROL_SHOW)
         show_run(&command, &status);
+    else if (found && verb == DPT__CONTROL_VERB__CONTROL_DUMP)
+        dump_run(&command, &status);
     else if (found && !lists)
         carry_out(&command);
     for (size_t i = 0; i < core->n_runs; i++)

@@ -93,13 +93,13 @@ enum dpt_rdzv_record_kind {
     DPT_RDZV_RECORD_REFILL,     /* steps gave restarts back: count (all that are in use) */
     DPT_RDZV_RECORD_ERROR,      /* text is the first error since the budget was last full */
     DPT_RDZV_RECORD_END,        /* DONE, or FAILED: `text` is the first error; step, step_ms */
-    DPT_RDZV_RECORD_PAUSED,  /* an operator pauses the run (count 1) or lets it go on (0) */
+    DPT_RDZV_RECORD_PAUSED,     /* an operator pauses the run (count 1) or lets it go on (0) */
     DPT_RDZV_RECORD_STOPPED, /* an operator ends the run after a checkpoint (count 1), or takes that
                                 back (0) */
     DPT_RDZV_RECORD_DENIED,  /* an operator denies a node id (count 1) or allows it (0): node; text
                                 (the run's name: the entry outlives the run) */
-    DPT_RDZV_RECORD_FORGET,     /* the name is free again: generation (the highest that the run may
-                                   have used), number (the newest that ran), flags */
+    DPT_RDZV_RECORD_FORGET,  /* the name is free again: generation (the highest that the run may
+                                have used), number (the newest that ran), flags */
     DPT_RDZV_RECORD_COUNT
 };
 

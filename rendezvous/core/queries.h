@@ -95,6 +95,8 @@ void dpt_rdzv_update_redundancy(struct run *run);
 bool dpt_rdzv_is_held(const struct run *run);
 /* An operator wants a checkpoint of this step or a later one; 0: no wish is open. */
 int64_t dpt_rdzv_save_wanted(const struct run *run);
+/* The number of the DUMP that an operator wants now; 0: none. */
+uint64_t dpt_rdzv_dump_wanted(const struct run *run);
 /* True: the run has waited for min nodes as long as its config allows. */
 bool dpt_rdzv_wait_is_over(const struct run *run);
 

@@ -127,6 +127,7 @@ static void answer_node(struct run *run, const struct node *node)
     state->drain = node->order == NODE_ORDER_DRAIN;
     state->save_from = dpt_rdzv_save_wanted(run);
     state->paused = dpt_rdzv_is_held(run);
+    state->dump = dpt_rdzv_dump_wanted(run);
     state->last_holder = run->phase == DPT_RDZV_DONE && run->kept.stopped;
     if (run->phase == DPT_RDZV_SETTLING) {
         const int64_t left_ms = dpt_rdzv_last_call_until_ms(run) - run->core->now_ms;
@@ -156,10 +157,10 @@ void dpt_rdzv_answer_nodes(struct run *run)
 
 void dpt_rdzv_answer_evicted(const struct run *run, const struct node *node, int64_t world_step)
 {
-    Dpt__ServerState *state =
-        node->link.conn == 0 ? NULL
-                             : new_node_state(run, node, DPT__SERVER_PHASE__SERVER_EXPELLED,
-                                              "evicted by an operator");
+    Dpt__ServerState *state = node->link.conn == 0
+                                  ? NULL
+                                  : new_node_state(run, node, DPT__SERVER_PHASE__SERVER_EXPELLED,
+                                                   "evicted by an operator");
     if (state == NULL)
         return;
     state->saved_step = at_least_0(run->progress.saved_step);

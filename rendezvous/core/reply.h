@@ -40,8 +40,8 @@ void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *a
 /* status.c: sends the status of the run that the message names, or of the server's only run; if
  * there is none, a text. Sends nothing if many were sent within a second. Changes no run. */
 void dpt_rdzv_answer_status(const struct inquiry *from);
-/* The status of a run; NULL: no memory. */
-Dpt__RunStatus *dpt_rdzv_new_status(const struct run *run);
+/* The status of a run, with the stacks that answer this DUMP (0: none); NULL: no memory. */
+Dpt__RunStatus *dpt_rdzv_new_status(const struct run *run, uint64_t dump);
 /* False: many questions were answered within a second. A true answer counts. */
 bool dpt_rdzv_may_answer(struct dpt_rdzv *core);
 /* Writes "no run 'x' is here; the server has the runs …". */

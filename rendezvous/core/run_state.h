@@ -73,7 +73,7 @@ struct rank {
     int64_t step_ms_median;
     int64_t heard_ms;      /* when its agent last heard the process */
     struct rank_work work; /* at heard_ms */
-
+    struct rank_stacks stacks;
     uint64_t asked;           /* newest PREPARE for which the server waits for a report */
     uint64_t plan_generation; /* newest plan with a place for it; 0: none */
     int32_t plan_rank;        /* its rank in that plan */
@@ -238,8 +238,7 @@ struct kept {
     uint64_t granted_generation;              /* newest with a grant; 0: none */
     int64_t granted_step;
     struct cause cause; /* of `generation`, as the newest GENERATION or PLAN record says */
-    bool ended, failed;
-    bool paused, stopped; /* an operator wants it */
+    bool ended, failed, paused, stopped; /* the last two: an operator wants it */
 };
 
 /* ---- runs ---- */
@@ -343,8 +342,8 @@ struct run {
 
 struct forgotten_run {
     uint64_t name_hash;
-    uint64_t generation;     /* highest that the run may have used */
-    uint64_t run_generation; /* newest that has run in it */
+    uint64_t generation;         /* highest that the run may have used */
+    uint64_t run_generation;     /* newest that has run in it */
     bool ended, failed, stopped; /* the server tells late agents */
 };
 

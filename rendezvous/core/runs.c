@@ -85,12 +85,18 @@ bool dpt_rdzv_run_add(struct dpt_rdzv *core, const struct dpt_rdzv_record *recor
     return true;
 }
 
+void dpt_rdzv_rank_fini(struct rank *rank)
+{
+    free(rank->outcome);
+    free(rank->stacks.text);
+}
+
 void dpt_rdzv_node_destroy(struct node *node)
 {
     dpt_rdzv_set_conn(node, 0);
     node->run->core->n_nodes--;
     for (uint32_t i = 0; i < node->n_ranks; i++)
-        free(node->ranks[i].outcome);
+        dpt_rdzv_rank_fini(&node->ranks[i]);
     free(node->ranks);
     free(node);
 }

@@ -15,6 +15,11 @@ int64_t dpt_rdzv_save_wanted(const struct run *run)
                : 0;
 }
 
+uint64_t dpt_rdzv_dump_wanted(const struct run *run)
+{
+    return run->core->now_ms < run->wishes.dump_until_ms ? run->wishes.dump : 0;
+}
+
 bool dpt_rdzv_wait_is_over(const struct run *run)
 {
     const int64_t since_ms = run->formation.waits_since_ms;

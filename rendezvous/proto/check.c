@@ -24,6 +24,7 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
         {"shm_addr", DPT_PROTO_ADDR_BYTES},
         {"tcp_addr", DPT_PROTO_ADDR_BYTES},
         {"text", DPT_PROTO_TEXT_BYTES},
+        {"stacks", DPT_PROTO_STACKS_BYTES},
         {"cause", DPT_PROTO_TEXT_BYTES},
         {"first_error", DPT_PROTO_TEXT_BYTES},
         {"config_yaml", DPT_PROTO_YAML_BYTES_MAX},
@@ -71,7 +72,9 @@ static enum dpt_status check_value(const ProtobufCFieldDescriptor *field, const 
         if (strlen(text) >= limit)
             return dpt_fail(err, DPT_EPROTO, "field '%s': %zu characters, at most %zu", field->name,
                             strlen(text), limit - 1);
-        if (!has_no_control_characters(text, strcmp(field->name, "config_yaml") == 0))
+        const bool lines =
+            strcmp(field->name, "config_yaml") == 0 || strcmp(field->name, "stacks") == 0;
+        if (!has_no_control_characters(text, lines))
             return dpt_fail(err, DPT_EPROTO, "field '%s' holds control characters", field->name);
         return DPT_OK;
     }

@@ -33,7 +33,8 @@ enum {
     DPT_PROTO_NAME_BYTES = 64,   /* run, node id, user, software, cause_kind; NUL included */
     DPT_PROTO_ADDR_BYTES = 128,  /* an address of the data plane; NUL included */
     DPT_PROTO_DIGEST_BYTES = 72, /* digests, fingerprints, folder ids, host; NUL included */
-    DPT_PROTO_TEXT_BYTES = 1024, /* a line for a person; NUL included */
+    DPT_PROTO_STACKS_BYTES = 4096, /* stacks of one rank; NUL included */
+    DPT_PROTO_TEXT_BYTES = 1024,   /* a line for a person; NUL included */
     DPT_PROTO_NONCE_BYTES = 16,
     DPT_PROTO_SECRET_BYTES = 16,
     DPT_PROTO_OUTCOME_BYTES_MAX = 64 * 1024,

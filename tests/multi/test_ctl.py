@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import signal
 import socket
 import struct
 import subprocess
@@ -14,7 +16,7 @@ from cluster import program, wait_until
 from processes import proc_read
 from protocol_client import SCHEMA, VERSION, Dealer
 
-STEPS = 300
+STEPS = 100_000  # it is stopped long before
 SOON_S = 30
 
 
@@ -73,7 +75,7 @@ def test_save_pause_resume_stop(make_cluster, tmp_path, slow):
     """The server is killed after it has taken PAUSE, and after it has taken STOP: the next one goes on with them. The
     weights are those of an undisturbed run."""
     sets = {"train.steps": STEPS, "checkpoint.every_steps": 0, "train.log_every": 1, "cluster.nnodes": 2,
-            "cluster.timeout_s": 30 * slow}
+            "cluster.timeout_s": 10 * slow}
     cluster = make_cluster(sets=sets, shared_dirs=True, journal=True)
     cluster.start_server()
     workers = [cluster.start_worker(node) for node in "ab"]
@@ -112,10 +114,12 @@ def test_save_pause_resume_stop(make_cluster, tmp_path, slow):
     ctl(cluster, "stop", "tiny")  # it is stopped: the same command again is done
 
     workers = [cluster.start_worker(node) for node in "ab"]
-    assert [worker.wait(120 * slow) for worker in workers] == [0, 0], cluster.log_tails()
-    assert [line["step"] for line in cluster.metrics()] == list(range(1, STEPS + 1))
+    cluster.wait_step(stopped + 2, 120 * slow)
+    ctl(cluster, "stop")
+    assert [worker.wait(SOON_S * slow) for worker in workers] == [0, 0], cluster.log_tails()
     step, found = cluster.newest_checkpoint()
-    assert step == STEPS and found == calm_hash(tmp_path / "calm", sets, STEPS, 120 * slow)
+    assert step > stopped and [line["step"] for line in cluster.metrics()] == list(range(1, step + 1))
+    assert found == calm_hash(tmp_path / "calm", sets, step, 120 * slow)
 
 
 # ---------------------------------------------------------------- nodes
@@ -127,7 +131,7 @@ def states(cluster):
 def test_evict_allow_drain(make_cluster, slow):
     """A denied node stays out when the server is killed, until it is allowed. A drained one leaves with 0."""
     cluster = make_cluster(sets={"train.steps": 1000000, "checkpoint.every_steps": 0, "cluster.nnodes": "1:2",
-                                 "cluster.timeout_s": 10 * slow}, shared_dirs=True, journal=True)
+                                 "cluster.timeout_s": 20 * slow}, shared_dirs=True, journal=True)
     cluster.start_server()
     a = cluster.start_worker("a")
     b = cluster.start_worker("b")
@@ -136,6 +140,19 @@ def test_evict_allow_drain(make_cluster, slow):
     assert shown["run"]["ranks"] == 2 and {rank["node"] for rank in shown["ranks"]} == {"a", "b"}, shown
     table, _ = ctl(cluster, "show", "tiny")
     assert "trains" in table and "generation 1" in table, table
+
+    pid, = b.rank_pids()
+    dumped = ctl_json(cluster, "dump")
+    assert all("(main): " in rank["stacks"] for rank in dumped["ranks"]) and len(dumped["ranks"]) == 2, dumped
+    assert re.search(r"\b(rank_|dpt_)\w+\+0x", dumped["ranks"][0]["stacks"]), dumped
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        dumped = ctl_json(cluster, "dump")
+        text, _ = ctl(cluster, "dump")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert [rank["node"] for rank in dumped["ranks"] if rank["stacks"] is None] == ["b"], dumped
+    assert text.count("no stack: the process has not answered") == 1 and text.count("(main): ") == 1, text
 
     ctl(cluster, "evict", "b")
     cluster.server.kill()
@@ -214,12 +231,15 @@ def test_server_of_another_version(fields, why, slow):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(20)
 
+        peers = []  # open until the end: a reset might overtake the answer
+
         def serve():
-            peer = Answerer(listener.accept()[0])
-            peer.answer(**fields)
+            peers.append(Answerer(listener.accept()[0]))
+            peers[0].answer(**fields)
         thread = threading.Thread(target=serve)
         thread.start()
         process = start_ctl(f"127.0.0.1:{listener.getsockname()[1]}", "pause", "--timeout-s", "20")
         out, err = end_ctl(process, 60 * slow, 2)
         thread.join(20)
+        peers[0].close()
     assert out == "" and why in err and err.count("\n") == 1, err

@@ -201,7 +201,8 @@ int main(int argc, char **argv)
         } else {
             fprintf(stderr,
                     "usage: dpt_sim [--seed N | --seeds FIRST COUNT] [--big | --nodes N] [--net] "
-                    "[--ctl] [--journal | --no-journal] [--each-record | --crash-at RECORD [--lost]] [--verbose]\n");
+                    "[--ctl] [--journal | --no-journal] [--each-record | --crash-at RECORD "
+                    "[--lost]] [--verbose]\n");
             return 2;
         }
     }

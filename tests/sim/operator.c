@@ -10,9 +10,9 @@
 
 enum {
     FIRST_CONN = 1 << 30, /* command i is sent over the connection FIRST_CONN + i */
-    AGAIN_MS = 200,      /* between two messages of one command */
-    PAUSE_MS_MAX = 8000, /* length of a pause */
-    SAVE_MS = 1500       /* in a pause: from PAUSE to SAVE */
+    AGAIN_MS = 200,       /* between two messages of one command */
+    PAUSE_MS_MAX = 8000,  /* length of a pause */
+    SAVE_MS = 1500        /* in a pause: from PAUSE to SAVE */
 };
 
 void operator_plan(struct sim *sim)
@@ -22,11 +22,11 @@ void operator_plan(struct sim *sim)
         DPT__CONTROL_VERB__CONTROL_PAUSE, DPT__CONTROL_VERB__CONTROL_PAUSE,
         DPT__CONTROL_VERB__CONTROL_DRAIN, DPT__CONTROL_VERB__CONTROL_EVICT,
         DPT__CONTROL_VERB__CONTROL_SAVE};
-    struct operator *operator = &sim->operator;
+    struct operator* operator= & sim->operator;
     DPT_ASSERT(profile->n_commands <= COMMANDS_MAX);
     operator->rng.state = ~sim->seed ^ 0x63746cu;
     for (int i = 0; i < profile->n_commands; i++) {
-        operator->commands[i] = (struct sim_command){
+        operator->commands[i] =(struct sim_command){
             .verb = verbs[rng_range(&operator->rng, 0, 4)],
             .machine = (int)rng_range(&operator->rng, 0, profile->machines - 1),
             .length_ms = rng_range(&operator->rng, 1, PAUSE_MS_MAX),
@@ -49,10 +49,10 @@ static void say_again(struct sim *sim, int64_t after_ms, int number)
 /* Adds a command that follows another one. */
 static void follow(struct sim *sim, Dpt__ControlVerb verb, int machine, int64_t after_ms)
 {
-    struct operator *operator = &sim->operator;
-    DPT_ASSERT(operator->n_followed < COMMANDS_MAX);
+    struct operator* operator= & sim->operator;
+    DPT_ASSERT(operator->n_followed<COMMANDS_MAX);
     const int number = COMMANDS_MAX + operator->n_followed++;
-    operator->commands[number] = (struct sim_command){.verb = verb, .machine = machine, .step = -1};
+    operator->commands[number] =(struct sim_command){.verb = verb, .machine = machine, .step = -1};
     say_again(sim, after_ms, number);
 }
 
@@ -178,7 +178,7 @@ static bool sees_all(const struct sim *sim)
 
 void operator_check(struct sim *sim)
 {
-    struct operator *operator = &sim->operator;
+    struct operator* operator= & sim->operator;
     struct dpt_rdzv_run_view view;
     const bool held = server_view(sim, &view) && view.held && view.phase == DPT_RDZV_WAITING;
     if (held && operator->held && sees_all(sim) && sim->furthest > operator->held_at)

@@ -288,7 +288,8 @@ struct sim_command {
     bool done;
 };
 
-struct operator {
+struct operator
+{
     struct rng rng;
     struct sim_command commands[2 * COMMANDS_MAX]; /* drawn ones, and those that follow them */
     int n_followed;

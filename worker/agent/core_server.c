@@ -317,9 +317,10 @@ static void take_wishes(struct dpt_agent *agent, const Dpt__ServerState *message
 {
     struct agent_server *server = &agent->server;
     server->paused = message->paused;
-    if (server->save_from != message->save_from)
+    if (server->save_from != message->save_from || server->dump != message->dump)
         dpt_agent_tell_ranks(agent);
     server->save_from = message->save_from;
+    server->dump = message->dump;
 }
 
 /* Handles a message of a server that counts this incarnation in. */

@@ -101,7 +101,8 @@ static void format_forming(const struct dpt_progress *progress, const struct dpt
         (void)snprintf(line, BYTES, "%sforming generation %" PRIu64, paused, view->generation);
     else if (view->paused)
         (void)snprintf(line, BYTES,
-                       "paused by an operator after step %" PRId64 " (dpt-ctl resume lets it go on)",
+                       "paused by an operator after step %" PRId64
+                       " (dpt-ctl resume lets it go on)",
                        view->step > 0 ? view->step : 0);
     else if (progress->no_run)
         (void)snprintf(line, BYTES,

@@ -12,6 +12,7 @@ enum { TIMEOUT_S = 5, WAIT_S = 300, S_MAX = 86400 };
 
 static const char usage[] =
     "usage: dpt-ctl [OPTIONS] runs | nodes [--run R] | show [RUN]\n"
+    "       dpt-ctl [OPTIONS] dump [RUN]\n"
     "       dpt-ctl [OPTIONS] save | pause | resume | stop [RUN]\n"
     "       dpt-ctl [OPTIONS] drain | evict | allow NODE [--run R]\n"
     "       dpt-ctl --help | --version\n"
@@ -22,6 +23,7 @@ static const char usage[] =
     "  runs        the server's runs\n"
     "  nodes       their nodes, and the denied ones\n"
     "  show RUN    one run: its nodes, and what its ranks do\n"
+    "  dump RUN    show, and the stacks of the threads of each rank; for hangs\n"
     "  save RUN    a checkpoint after the step in flight; waits until it is committed\n"
     "  pause RUN   all ranks stop after the same step and keep their state; waits until they have\n"
     "  resume RUN  a paused run goes on; a stop that is not done is taken back\n"
@@ -38,9 +40,11 @@ static const char usage[] =
     "  --timeout-s S              longest time without an answer of the server (5)\n"
     "  --wait-s S                 longest wait until a command is done (300)\n"
     "\n"
-    "A command goes on if dpt-ctl ends early; the same command again waits for it. docs/control.md\n"
+    "A command goes on if dpt-ctl ends early; the same command again waits for it. "
+    "docs/control.md\n"
     "has the fields of --json.\n"
-    "Exit codes: 0 done; 2 usage, no such run or node, a server of another version; 3 no server in\n"
+    "Exit codes: 0 done; 2 usage, no such run or node, a server of another version; 3 no server "
+    "in\n"
     "time; 4 refused, or not done in time.\n";
 
 void dpt_ctl_args_help(FILE *out)
@@ -59,6 +63,7 @@ static const struct word {
     {"runs", DPT__CONTROL_VERB__CONTROL_RUNS, SUBJECT_NONE},
     {"nodes", DPT__CONTROL_VERB__CONTROL_NODES, SUBJECT_NONE},
     {"show", DPT__CONTROL_VERB__CONTROL_SHOW, SUBJECT_RUN},
+    {"dump", DPT__CONTROL_VERB__CONTROL_DUMP, SUBJECT_RUN},
     {"save", DPT__CONTROL_VERB__CONTROL_SAVE, SUBJECT_RUN},
     {"pause", DPT__CONTROL_VERB__CONTROL_PAUSE, SUBJECT_RUN},
     {"resume", DPT__CONTROL_VERB__CONTROL_RESUME, SUBJECT_RUN},
@@ -93,9 +98,8 @@ static enum dpt_status take_word(struct given *given, const char *word, struct d
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (strcmp(words[i].name, word) == 0)
             given->command = &words[i];
-    return given->command != NULL
-               ? DPT_OK
-               : dpt_fail(err, DPT_EINVAL, "unknown command '%.80s'", word);
+    return given->command != NULL ? DPT_OK
+                                  : dpt_fail(err, DPT_EINVAL, "unknown command '%.80s'", word);
 }
 
 static enum dpt_status choose(const struct given *given, struct dpt_ctl_args *ret,
@@ -139,8 +143,8 @@ enum dpt_status dpt_ctl_args_read(int argc, char *const *argv, const char *envir
     struct given given = {NULL, NULL};
     for (int at = 1; at < argc && !ret->help && !ret->version; at++) {
         if (argv[at][0] == '-')
-            DPT_TRY(dpt_option_read(options, sizeof options / sizeof options[0], argc, argv, &at,
-                                    err));
+            DPT_TRY(
+                dpt_option_read(options, sizeof options / sizeof options[0], argc, argv, &at, err));
         else
             DPT_TRY(take_word(&given, argv[at], err));
     }

@@ -60,14 +60,14 @@ bool dpt_ctl_json_add_nodes(const Dpt__ControlReply *reply, json_t *array)
     bool whole = array != NULL;
     for (size_t i = 0; whole && i < reply->n_nodes; i++) {
         const Dpt__NodeInfo *node = reply->nodes[i];
-        whole = append(
-            array, json_pack("{s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:I, s:b, s:I}", "node",
-                             node->node, "run", node->run, "host", node->host_name, "state",
-                             dpt_ctl_node_word(node), "ranks", (json_int_t)node->n_ranks,
-                             "first_rank", step_or_null(node->first_rank), "step",
-                             step_or_null(node->step), "heard_ms_ago",
-                             (json_int_t)node->heard_ms_ago, "connected", node->connected,
-                             "incarnation", (json_int_t)node->incarnation));
+        whole =
+            append(array, json_pack("{s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:I, s:b, s:I}", "node",
+                                    node->node, "run", node->run, "host", node->host_name, "state",
+                                    dpt_ctl_node_word(node), "ranks", (json_int_t)node->n_ranks,
+                                    "first_rank", step_or_null(node->first_rank), "step",
+                                    step_or_null(node->step), "heard_ms_ago",
+                                    (json_int_t)node->heard_ms_ago, "connected", node->connected,
+                                    "incarnation", (json_int_t)node->incarnation));
     }
     return whole;
 }
@@ -86,32 +86,48 @@ static void phase_word(Dpt__RankPhase phase, char ret[WORD_BYTES])
     ret[i] = '\0';
 }
 
-static json_t *json_of_rank(const struct dpt_hang_rank *rank)
+/* stacks: NULL: the field is left out. */
+static json_t *json_of_rank(const struct dpt_hang_rank *rank, const char *stacks)
 {
     char phase[WORD_BYTES], own[DPT_HANG_WORK_BYTES], comm[DPT_HANG_WORK_BYTES];
     phase_word(rank->phase, phase);
     dpt_hang_print_work(rank->main, rank->main_unit, rank->main_slot, own);
     dpt_hang_print_work(rank->comm, rank->comm_unit, -1, comm);
     const bool transfers = rank->known && rank->comm != DPT__RANK_WORK__WORK_NONE;
-    return json_pack("{s:o, s:s, s:s, s:I, s:s, s:o, s:b, s:I, s:o, s:o}", "rank",
-                     step_or_null(rank->rank), "node", rank->node, "host", rank->host,
-                     "local_rank", (json_int_t)rank->local_rank, "phase", phase, "step",
-                     step_or_null(rank->step), "busy", rank->busy, "heard_ms_ago",
-                     (json_int_t)rank->heard_ms, "work",
-                     rank->known ? json_string(own) : json_null(), "transfer",
-                     transfers ? json_string(comm) : json_null());
+    json_t *object = json_pack(
+        "{s:o, s:s, s:s, s:I, s:s, s:o, s:b, s:I, s:o, s:o}", "rank", step_or_null(rank->rank),
+        "node", rank->node, "host", rank->host, "local_rank", (json_int_t)rank->local_rank, "phase",
+        phase, "step", step_or_null(rank->step), "busy", rank->busy, "heard_ms_ago",
+        (json_int_t)rank->heard_ms, "work", rank->known ? json_string(own) : json_null(),
+        "transfer", transfers ? json_string(comm) : json_null());
+    if (object != NULL && stacks != NULL &&
+        json_object_set_new(object, "stacks",
+                            stacks[0] != '\0' ? json_string(stacks) : json_null()) != 0) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
 }
 
-json_t *dpt_ctl_json_ranks(const struct dpt_hang_view *view)
+json_t *dpt_ctl_json_ranks(const struct dpt_hang_view *view, const Dpt__RunStatus *status)
 {
     json_t *array = json_array();
     bool whole = array != NULL;
     for (int i = 0; whole && i < view->n; i++)
-        whole = append(array, json_of_rank(&view->rank[i]));
+        whole = append(
+            array, json_of_rank(&view->rank[i], status != NULL ? status->ranks[i]->stacks : NULL));
     if (whole)
         return array;
     json_decref(array);
     return NULL;
+}
+
+json_t *dpt_ctl_json_dump(const Dpt__ServerState *answer, const struct dpt_hang_view *view)
+{
+    return json_pack("{s:i, s:o, s:o}", "version", RESULT_VERSION, "run",
+                     answer->reply->n_runs > 0 ? dpt_ctl_json_run(answer->reply->runs[0])
+                                               : json_null(),
+                     "ranks", dpt_ctl_json_ranks(view, answer->status));
 }
 
 /* ---- commands ---- */

@@ -35,6 +35,8 @@ static Dpt__Control control_of(const struct dpt_ctl_args *args)
     control.run = (char *)args->run;
     control.node = (char *)args->node;
     control.step = -1;
+    if (args->verb == DPT__CONTROL_VERB__CONTROL_DUMP)
+        control.number = (uint64_t)dpt_now_ns() | 1;
     return control;
 }
 
@@ -77,7 +79,7 @@ static enum dpt_status take_part(struct facts *facts, const Dpt__ServerState *an
     }
     if (shows && first) {
         facts->run = reply->n_runs > 0 ? dpt_ctl_json_run(reply->runs[0]) : NULL;
-        facts->ranks = dpt_ctl_json_ranks(&view);
+        facts->ranks = dpt_ctl_json_ranks(&view, NULL);
     }
     return dpt_ctl_json_add_nodes(reply, facts->nodes) ? DPT_OK
                                                        : dpt_fail_nomem(err, "result as JSON");
@@ -139,6 +141,17 @@ static enum dpt_status answer_runs(struct dpt_ctl_line *line, const struct dpt_c
 
 /* ---- commands ---- */
 
+static enum dpt_status print_dump(const struct dpt_ctl_args *args, const Dpt__ServerState *answer,
+                                  struct dpt_err *err)
+{
+    static struct dpt_hang_view view;
+    DPT_TRY(dpt_hang_take(answer, &view, err));
+    if (args->json)
+        return print_json(dpt_ctl_json_dump(answer, &view), err);
+    dpt_ctl_print_dump(answer, &view, stdout);
+    return DPT_OK;
+}
+
 static enum dpt_status print_done(const struct dpt_ctl_args *args, const Dpt__ServerState *answer,
                                   struct dpt_err *err)
 {
@@ -146,6 +159,8 @@ static enum dpt_status print_done(const struct dpt_ctl_args *args, const Dpt__Se
     const Dpt__ControlReply *reply = answer->reply;
     const bool saves = args->verb == DPT__CONTROL_VERB__CONTROL_SAVE;
     const int64_t step = saves && reply->n_runs > 0 ? reply->runs[0]->saved_step : -1;
+    if (args->verb == DPT__CONTROL_VERB__CONTROL_DUMP)
+        return print_dump(args, answer, err);
     folder[0] = '\0';
     if (step >= 0)
         dpt_ctl_checkpoint_folder(answer->spec, step, folder);

@@ -22,6 +22,9 @@ void dpt_ctl_print_runs(const Dpt__ControlReply *reply, FILE *out);
 void dpt_ctl_print_nodes(const Dpt__ControlReply *reply, bool further, FILE *out);
 void dpt_ctl_print_run(const Dpt__RunInfo *run, FILE *out);
 void dpt_ctl_print_ranks(const struct dpt_hang_view *view, FILE *out);
+/* The ranks with their stacks. */
+void dpt_ctl_print_dump(const Dpt__ServerState *answer, const struct dpt_hang_view *view,
+                        FILE *out);
 void dpt_ctl_print_done(const struct dpt_ctl_done *done, FILE *out);
 
 /* ---- json.c. Each returns an owned object; NULL: no memory ---- */
@@ -30,7 +33,9 @@ json_t *dpt_ctl_json_runs(const Dpt__ControlReply *reply);
 /* False: no memory. */
 bool dpt_ctl_json_add_nodes(const Dpt__ControlReply *reply, json_t *array);
 json_t *dpt_ctl_json_run(const Dpt__RunInfo *run);
-json_t *dpt_ctl_json_ranks(const struct dpt_hang_view *view);
+/* `status`: the ranks of the view with their stacks; NULL: without. */
+json_t *dpt_ctl_json_ranks(const struct dpt_hang_view *view, const Dpt__RunStatus *status);
+json_t *dpt_ctl_json_dump(const Dpt__ServerState *answer, const struct dpt_hang_view *view);
 json_t *dpt_ctl_json_done(const struct dpt_ctl_done *done);
 
 #endif

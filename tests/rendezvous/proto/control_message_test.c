@@ -134,6 +134,7 @@ static void spoilt_reply_is_refused(void **unused)
     SPOIL("step", node.step, INT64_MAX);
     SPOIL("heard_ms_ago", node.heard_ms_ago, -1);
     SPOIL("save_from", server.save_from, -1);
+    SPOIL("step", reply.step, DPT_PROTO_STEP_MAX + 1);
 }
 
 int main(void)

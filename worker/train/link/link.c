@@ -1,5 +1,6 @@
 /* The thread that talks to the agent. */
 #include "worker/train/link/link.h"
+#include "worker/train/link/stacks.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -140,6 +141,21 @@ static void interrupt_generation(struct dpt_link *link, uint64_t generation)
     link->options.on_interrupt(link->options.ctx, generation);
 }
 
+/* Reports the stacks of this process's threads, once for each number. */
+static void answer_dump(struct dpt_link *link, uint64_t dump)
+{
+    char stacks[DPT_PROTO_STACKS_BYTES] = "";
+    if (link->report.state.stacks_of == dump) /* only this thread changes it */
+        return;
+    if (dump != 0)
+        dpt_stacks_print(stacks, sizeof stacks);
+    (void)pthread_mutex_lock(&link->mutex);
+    link->report.state.stacks_of = dump;
+    memcpy(link->report.stacks, stacks, sizeof stacks);
+    (void)pthread_mutex_unlock(&link->mutex);
+    wake_link_thread(link);
+}
+
 static void handle_message(struct dpt_link *link, int slot)
 {
     const Dpt__AgentToRank *m = link->slots[slot].message;
@@ -147,6 +163,7 @@ static void handle_message(struct dpt_link *link, int slot)
     atomic_store(&link->confirmed_ms, m->confirmed_ms);
     atomic_store(&link->leaving, m->leaving != 0);
     atomic_store(&link->save_from, m->save_from);
+    answer_dump(link, m->dump);
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE ||
         m->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT)
         raise_to(&link->any_generation, m->generation);

@@ -1,5 +1,6 @@
 /* The rank's link to its agent. Its thread receives commands, and sends the rank's report with
- * every heartbeat and on change. The thread never computes and opens no file.
+ * every heartbeat and on change. The thread never computes, and opens no file, except
+ * /proc/self/task for a dump of the stacks.
  *
  * The main thread writes the report and waits for commands. Functions that the main thread calls
  * while it computes (dpt_link_interrupted, dpt_link_may_write) read atomics only. */

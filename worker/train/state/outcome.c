@@ -51,8 +51,7 @@ void dpt_contribution_pack(const struct dpt_contribution *contribution, int slot
 }
 
 enum {
-    RANK_FLAGS =
-        DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY | DPT_COMMIT_NOT_FINITE | DPT_COMMIT_SAVE
+    RANK_FLAGS = DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY | DPT_COMMIT_NOT_FINITE | DPT_COMMIT_SAVE
 };
 
 /* DPT_EPROTO: no rank of this world can send this contribution. `scale`: the scale of rank 0. */
