@@ -27,9 +27,11 @@ static bool answer_forgotten_end(const struct inquiry *from, const struct run *n
     if (run == NULL || !run->ended || !dpt_rdzv_is_own_epoch(from->core, stamp->epoch) ||
         (newer != NULL && (ran == 0 || ran > run->run_generation)))
         return false;
-    answer_with_text(
-        from, run->failed ? DPT__SERVER_PHASE__SERVER_FAILED : DPT__SERVER_PHASE__SERVER_DONE,
-        run->failed ? "it ended while this node was away" : NULL);
+    const struct answer answer = {.phase = run->failed ? DPT__SERVER_PHASE__SERVER_FAILED
+                                                       : DPT__SERVER_PHASE__SERVER_DONE,
+                                  .text = run->failed ? "it ended while this node was away" : NULL,
+                                  .stopped = run->stopped};
+    dpt_rdzv_answer_outsider(from, &answer);
     return true;
 }
 
@@ -42,18 +44,34 @@ static void answer_ended_run(const struct inquiry *from, struct run *run)
     const struct answer answer = {.phase = done ? DPT__SERVER_PHASE__SERVER_DONE
                                                 : DPT__SERVER_PHASE__SERVER_FAILED,
                                   .run = run,
+                                  .stopped = done && run->kept.stopped,
                                   .text = run->end_text};
     dpt_rdzv_answer_outsider(from, &answer);
 }
 
+/* The process is a later one of a member that the server has not heard since its restart: that one
+ * is gone and need not be told of the end. */
+static void release_replaced(const struct inquiry *from, struct run *run)
+{
+    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    const struct kept_node *kept = dpt_rdzv_find_kept(run, from->message->stamp->node);
+    dpt_rdzv_secret_of(from->message, secret);
+    if (kept != NULL && dpt_rdzv_find_node(run, kept->id) == NULL &&
+        memcmp(kept->secret, secret, sizeof secret) == 0 &&
+        from->message->stamp->incarnation > kept->incarnation)
+        dpt_rdzv_remove_kept(run, kept, false, "it was started again");
+}
+
 /* Answers a process after the run has ended. A process with another config belongs to the next run
- * of this name: it waits until the server has forgotten the ended run. So does, after a restart of
- * the server, a process that has not heard an earlier one. */
+ * of this name: it waits until the server has forgotten the ended run. So does a process that has
+ * heard no server of this journal, if the run was stopped, or the server was restarted. */
 static void answer_after_end(const struct inquiry *from, struct run *run)
 {
     struct refusal refusal;
-    const bool is_next = dpt_rdzv_knows_members(run) &&
+    const bool is_next = (dpt_rdzv_knows_members(run) || run->kept.stopped) &&
                          !dpt_rdzv_is_own_epoch(from->core, from->message->stamp->epoch);
+    if (is_next)
+        release_replaced(from, run);
     if (is_next || (from->message->spec != NULL && dpt_rdzv_differs(run, from->message, &refusal)))
         answer_with_text(from, DPT__SERVER_PHASE__SERVER_WAITING,
                          "the run of this name has ended, and its nodes are leaving");

@@ -105,22 +105,50 @@ static void fail_waiting(struct run *run, uint32_t ready)
     dpt_rdzv_fail_run(run, text);
 }
 
+/* WAITING because an operator wants it. STOP ends the run when no step is unsaved. If a farewell
+ * could not save, the run waits for another order. */
+static void advance_held(struct run *run)
+{
+    struct wishes *wishes = &run->wishes;
+    if (!run->kept.stopped || dpt_rdzv_awaits_return(run) || dpt_rdzv_awaits_members(run))
+        return;
+    const int64_t step = dpt_rdzv_step_unsaved(run);
+    if (step <= 0) {
+        dpt_rdzv_stop_run(run);
+        return;
+    }
+    if (!wishes->told_unsaved)
+        dpt_rdzv_log(run, DPT_LOG_ERROR,
+                     "step %lld could not be saved (the ranks' logs say why): the run is held; "
+                     "`dpt-ctl stop` tries again, `dpt-ctl resume` lets it train on",
+                     (long long)step);
+    wishes->told_unsaved = true;
+}
+
 static void advance_waiting(struct run *run)
 {
     struct formation *formation = &run->formation;
+    const bool held = dpt_rdzv_is_held(run);
+    if (held) /* cluster.wait_s counts from the end of the hold */
+        formation->waits_since_ms = run->core->now_ms;
     const bool over = dpt_rdzv_wait_is_over(run);
     if (formation->adopt_until_ms >= 0) {
         advance_adopting(run);
         return;
     }
     if (run->generation > 0 && dpt_rdzv_farewell_is_due(run)) {
-        dpt_rdzv_prepare(
-            run, PREPARE_HARD,
-            dpt_rdzv_cause(CAUSE_LEFT, 0, "%s with steps that no checkpoint has",
-                           over ? "too few nodes have come, and the run ends" : "a node leaves"));
+        dpt_rdzv_prepare(run, PREPARE_HARD,
+                         dpt_rdzv_cause(CAUSE_LEFT, 0, "%s with steps that no checkpoint has",
+                                        over   ? "too few nodes have come, and the run ends"
+                                        : held ? "an operator wants a checkpoint"
+                                               : "a node leaves"));
         return;
     }
     dpt_rdzv_release_leaving(run);
+    if (held) {
+        advance_held(run);
+        return;
+    }
     const uint32_t ready = dpt_rdzv_count_ready(run);
     if (ready < dpt_rdzv_min_nodes(run)) {
         if (over)
@@ -134,7 +162,10 @@ static void advance_waiting(struct run *run)
     /* If a loss took the run below its minimum of nodes, that loss stays the cause. */
     struct cause cause = formation->cause;
     if (cause.kind != CAUSE_RANK_LOST && cause.kind != CAUSE_NODE_LOST)
-        cause = dpt_rdzv_cause(CAUSE_JOINED, 0, "enough nodes are here again");
+        cause = run->wishes.resumed
+                    ? dpt_rdzv_cause(CAUSE_LEFT, 0, "an operator resumes the run")
+                    : dpt_rdzv_cause(CAUSE_JOINED, 0, "enough nodes are here again");
+    run->wishes.resumed = false;
     dpt_rdzv_prepare(run, PREPARE_HARD, cause);
     formation->after_failure = false; /* the failure came before the wait, not just now */
 }
@@ -143,7 +174,7 @@ static void advance_settling(struct run *run)
 {
     dpt_rdzv_release_leaving(run);
     const uint32_t ready = dpt_rdzv_count_ready(run);
-    if (ready < run->spec.min_nodes)
+    if (ready < run->spec.min_nodes || dpt_rdzv_is_held(run))
         dpt_rdzv_enter_phase(run, DPT_RDZV_WAITING);
     else if (ready >= run->spec.max_nodes || run->core->now_ms >= dpt_rdzv_last_call_until_ms(run))
         dpt_rdzv_prepare(run, PREPARE_HARD, dpt_rdzv_cause(CAUSE_START, 0, "start"));
@@ -171,6 +202,19 @@ static bool have_all_reported(const struct run *run)
     return n == 0;
 }
 
+static void log_wait(const struct run *run)
+{
+    if (dpt_rdzv_is_held(run))
+        dpt_rdzv_log(run, DPT_LOG_INFO, "%s by an operator: all ranks have stopped",
+                     run->kept.stopped ? "stopped" : "paused");
+    else
+        dpt_rdzv_log(run, DPT_LOG_WARN,
+                     run->n_nodes > 0 ? "fewer than %u nodes: waiting for more, state is kept"
+                                      : "fewer than %u nodes, as none is left: waiting for those "
+                                        "that come back with their state, and for others",
+                     dpt_rdzv_min_nodes(run));
+}
+
 static void advance_preparing(struct run *run)
 {
     if (have_all_finished(&run->plan)) {
@@ -186,11 +230,7 @@ static void advance_preparing(struct run *run)
         run->progress.farewell_step = run->plan.resume_step;
     if (!dpt_rdzv_make_plan(run)) {
         run->plan.in_force = false;
-        dpt_rdzv_log(run, DPT_LOG_WARN,
-                     run->n_nodes > 0 ? "fewer than %u nodes: waiting for more, state is kept"
-                                      : "fewer than %u nodes, as none is left: waiting for those "
-                                        "that come back with their state, and for others",
-                     dpt_rdzv_min_nodes(run));
+        log_wait(run);
         dpt_rdzv_enter_phase(run, DPT_RDZV_WAITING);
         return;
     }
@@ -328,6 +368,12 @@ static void advance_running(struct run *run)
     if (run->plan.farewell) {
         dpt_rdzv_prepare(run, PREPARE_SOFT,
                          dpt_rdzv_cause(CAUSE_LEFT, 0, "the state that the nodes hold is saved"));
+        return;
+    }
+    if (dpt_rdzv_is_held(run)) {
+        dpt_rdzv_prepare(run, PREPARE_SOFT,
+                         dpt_rdzv_cause(CAUSE_LEFT, 0, "an operator %s the run",
+                                        run->kept.stopped ? "stops" : "pauses"));
         return;
     }
     const struct node *leaving = first_leaving_node(run);

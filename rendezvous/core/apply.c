@@ -208,6 +208,44 @@ static enum dpt_status apply_end(struct run *run, const struct dpt_rdzv_record *
     return DPT_OK;
 }
 
+/* ---- orders of an operator ---- */
+
+static enum dpt_status apply_paused(struct run *run, const struct dpt_rdzv_record *record,
+                                    struct dpt_err *err)
+{
+    if (run->kept.paused == (record->count != 0))
+        return contradict(err, record, "the run is paused, or goes on, already");
+    run->kept.paused = record->count != 0;
+    return DPT_OK;
+}
+
+static enum dpt_status apply_stopped(struct run *run, const struct dpt_rdzv_record *record,
+                                     struct dpt_err *err)
+{
+    if (run->kept.stopped == (record->count != 0))
+        return contradict(err, record, "the run is being stopped, or is not, already");
+    run->kept.stopped = record->count != 0;
+    return DPT_OK;
+}
+
+static enum dpt_status apply_denied(struct dpt_rdzv *core, const struct dpt_rdzv_record *record,
+                                    struct dpt_err *err)
+{
+    struct deny_list *denied = &core->denied;
+    const size_t at = dpt_rdzv_find_denied(core, record->text, record->node);
+    if ((at < denied->n) == (record->count != 0) || (record->count != 0 && at == DENIED_MAX))
+        return contradict(err, record, "the node is denied, or allowed, already");
+    if (record->count != 0) {
+        struct denied *entry = &denied->list[denied->n++];
+        (void)snprintf(entry->run, sizeof entry->run, "%s", record->text);
+        (void)snprintf(entry->node, sizeof entry->node, "%s", record->node);
+        return DPT_OK;
+    }
+    denied->n--;
+    memmove(&denied->list[at], &denied->list[at + 1], (denied->n - at) * sizeof denied->list[0]);
+    return DPT_OK;
+}
+
 /* ---- the server ---- */
 
 static enum dpt_status apply_run(struct dpt_rdzv *core, const struct dpt_rdzv_record *record,
@@ -236,7 +274,8 @@ static void apply_forget(struct dpt_rdzv *core, const struct dpt_rdzv_record *re
                                     .generation = record->generation,
                                     .run_generation = record->number,
                                     .ended = (record->flags & DPT_RDZV_FLAG_ENDED) != 0,
-                                    .failed = (record->flags & DPT_RDZV_FLAG_FAILED) != 0};
+                                    .failed = (record->flags & DPT_RDZV_FLAG_FAILED) != 0,
+                                    .stopped = (record->flags & DPT_RDZV_FLAG_STOPPED) != 0};
 }
 
 typedef enum dpt_status apply_fn(struct run *, const struct dpt_rdzv_record *, struct dpt_err *);
@@ -253,7 +292,9 @@ static apply_fn *const apply_to_run[DPT_RDZV_RECORD_COUNT] = {
     [DPT_RDZV_RECORD_CRASH] = apply_crash,
     [DPT_RDZV_RECORD_REFILL] = apply_refill,
     [DPT_RDZV_RECORD_ERROR] = apply_error,
-    [DPT_RDZV_RECORD_END] = apply_end};
+    [DPT_RDZV_RECORD_END] = apply_end,
+    [DPT_RDZV_RECORD_PAUSED] = apply_paused,
+    [DPT_RDZV_RECORD_STOPPED] = apply_stopped};
 
 enum dpt_status dpt_rdzv_apply(struct dpt_rdzv *core, const struct dpt_rdzv_record *record,
                                struct dpt_err *err)
@@ -264,6 +305,8 @@ enum dpt_status dpt_rdzv_apply(struct dpt_rdzv *core, const struct dpt_rdzv_reco
         core->epochs[core->n_epochs++ % EPOCHS_MAX] = record->number;
         return DPT_OK;
     }
+    if (record->kind == DPT_RDZV_RECORD_DENIED)
+        return apply_denied(core, record, err);
     if (record->kind == DPT_RDZV_RECORD_FORGET) {
         apply_forget(core, record);
         return DPT_OK;

@@ -3,6 +3,7 @@
 
 #include "rendezvous/core/advance.h"
 #include "rendezvous/core/apply.h"
+#include "rendezvous/core/control.h"
 #include "rendezvous/core/join.h"
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/reply.h"
@@ -180,6 +181,10 @@ static void handle_message(const struct inquiry *from)
         return;
     if (from->message->version == DPT_PROTO_VERSION && from->message->asks_status) {
         dpt_rdzv_answer_status(from);
+        return;
+    }
+    if (from->message->version == DPT_PROTO_VERSION && from->message->control != NULL) {
+        dpt_rdzv_take_control(from);
         return;
     }
     dpt_rdzv_heard_outsider(core); /* holds until the message proves to be from a node */

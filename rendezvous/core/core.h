@@ -98,8 +98,13 @@ enum dpt_rdzv_record_kind {
     DPT_RDZV_RECORD_REFILL,     /* steps gave restarts back: count (all that are in use) */
     DPT_RDZV_RECORD_ERROR,      /* text is the first error since the budget was last full */
     DPT_RDZV_RECORD_END,        /* DONE, or FAILED: `text` is the first error; step, step_ms */
-    DPT_RDZV_RECORD_FORGET,     /* the name is free again: generation (the highest that the run may
-                                   have used), number (the newest that ran), flags */
+    DPT_RDZV_RECORD_PAUSED,     /* an operator pauses the run (count 1) or lets it go on (0) */
+    DPT_RDZV_RECORD_STOPPED, /* an operator ends the run after a checkpoint (count 1), or takes that
+                                back (0) */
+    DPT_RDZV_RECORD_DENIED,  /* an operator denies a node id (count 1) or allows it (0): node; text
+                                (the run's name: the entry outlives the run) */
+    DPT_RDZV_RECORD_FORGET,  /* the name is free again: generation (the highest that the run may
+                                have used), number (the newest that ran), flags */
     DPT_RDZV_RECORD_COUNT
 };
 
@@ -114,6 +119,7 @@ enum dpt_rdzv_record_flag {
     DPT_RDZV_FLAG_REDUNDANT = 128, /* RUNS: every part of the state is on two nodes */
     DPT_RDZV_FLAG_ENDED = 256,     /* FORGET: the run had ended */
     DPT_RDZV_FLAG_FAILED = 512,    /* FORGET: ... and had failed */
+    DPT_RDZV_FLAG_STOPPED = 1024,  /* FORGET: ... because an operator had stopped it */
 };
 
 /* A node with a place in a plan. */
@@ -127,7 +133,7 @@ struct dpt_rdzv_member {
 struct dpt_rdzv_record {
     enum dpt_rdzv_record_kind kind;
     int64_t at_ms;   /* now_ms of the event that caused it */
-    const char *run; /* "" with START */
+    const char *run; /* "" with START and DENIED */
     uint64_t generation;
     int64_t step;
     uint64_t number;

@@ -62,5 +62,8 @@ void dpt_rdzv_node_returned(struct run *run, struct node *node);
 /* Takes the message of a node of the run. Returns NULL if the message made the server remove the
  * node. */
 struct node *dpt_rdzv_take_report(struct run *run, struct node *node, const struct inquiry *from);
+/* The step of the world that goes on without this member and keeps the steps that the member made;
+ * 0: the world does not keep them. */
+int64_t dpt_rdzv_step_kept_by_others(const struct run *run, const struct node *node);
 
 #endif

@@ -135,6 +135,14 @@ enum claim dpt_rdzv_judge_claim(const struct run *run, const struct node *former
                                 const Dpt__AgentState *message, struct refusal *ret)
 {
     static const uint8_t none[DPT_PROTO_SECRET_BYTES];
+    if (dpt_rdzv_find_denied(run->core, run->name, message->stamp->node) < run->core->denied.n) {
+        (void)snprintf(ret->text, sizeof ret->text,
+                       "an operator has evicted node '%s' from run '%s'; `dpt-ctl allow %s --run "
+                       "%s` takes that back",
+                       message->stamp->node, run->name, message->stamp->node, run->name);
+        ret->show_spec = false;
+        return CLAIM_REFUSED;
+    }
     if (dpt_rdzv_differs(run, message, ret))
         return CLAIM_REFUSED;
     const struct kept_node *kept = dpt_rdzv_find_kept(run, message->stamp->node);

@@ -6,7 +6,8 @@
  *   too few stay         save: all nodes that hold the state save it in a checkpoint (a farewell)
  *   no save is possible  the node is released as last holder and writes a rescue itself
  *
- * A run that ends because it has too few nodes saves its state by the same rule. */
+ * A run that ends because it has too few nodes saves its state by the same rule. So does a run that
+ * an operator stops, or pauses and wants saved. */
 #include "rendezvous/core/advance.h"
 
 #include "rendezvous/core/apply.h"
@@ -29,7 +30,9 @@ static bool is_ending(const struct run *run)
 bool dpt_rdzv_farewell_is_due(const struct run *run)
 {
     bool can_save = false;
-    if (run->membership.n_leaving == 0 && !is_ending(run))
+    const bool is_wanted =
+        dpt_rdzv_is_held(run) && (run->kept.stopped || dpt_rdzv_save_wanted(run) > 0);
+    if (run->membership.n_leaving == 0 && !is_ending(run) && !is_wanted)
         return false;
     for (size_t i = 0; i < run->n_nodes && !can_save; i++)
         can_save = run->nodes[i]->checkpoint_dir_id[0] != '\0';

@@ -81,7 +81,7 @@ int64_t dpt_rdzv_detect_ms(const struct run *run, int64_t heard_ms)
 
 void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why)
 {
-    const bool leaving = node->leaving;
+    const bool leaving = node->leaving || node->order == NODE_ORDER_OUT;
     bool costs_restart = false; /* a rank of the node has a place and has not finished */
     for (uint32_t i = 0; i < node->n_ranks && !dpt_rdzv_has_ended(run); i++)
         costs_restart = costs_restart || (dpt_rdzv_rank_is_member(&node->ranks[i]) &&

@@ -47,7 +47,8 @@ void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i)
                                                                  formation->generation_floor)),
                              .number = dpt_rdzv_newer(run->kept.ran, formation->ran_before),
                              .flags = (dpt_rdzv_has_ended(run) ? DPT_RDZV_FLAG_ENDED : 0u) |
-                                      (failed ? DPT_RDZV_FLAG_FAILED : 0u)});
+                                      (failed ? DPT_RDZV_FLAG_FAILED : 0u) |
+                                      (run->kept.stopped ? DPT_RDZV_FLAG_STOPPED : 0u)});
 }
 
 /* ---- nodes ---- */

@@ -322,7 +322,7 @@ static bool fill_plan(const struct run *run, struct draft *draft, struct plan *p
 
 bool dpt_rdzv_make_plan(struct run *run)
 {
-    unsigned groups = dpt_rdzv_admitted_groups(run);
+    unsigned groups = dpt_rdzv_is_held(run) ? 0 : dpt_rdzv_admitted_groups(run);
     const bool farewell = groups == 0 && dpt_rdzv_farewell_is_due(run);
     if (farewell)
         groups = GROUP_ALL;

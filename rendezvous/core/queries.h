@@ -91,6 +91,12 @@ void dpt_rdzv_update_redundancy(struct run *run);
 
 /* ---- wait.c: the minimum of nodes, the last call, nodes that may come back ---- */
 
+/* True: an operator's PAUSE or STOP is in force, so no generation is formed that trains. */
+bool dpt_rdzv_is_held(const struct run *run);
+/* An operator wants a checkpoint of this step or a later one; 0: no wish is open. */
+int64_t dpt_rdzv_save_wanted(const struct run *run);
+/* The number of the DUMP that an operator wants now; 0: none. */
+uint64_t dpt_rdzv_dump_wanted(const struct run *run);
 /* True: the run has waited for min nodes as long as its config allows. */
 bool dpt_rdzv_wait_is_over(const struct run *run);
 

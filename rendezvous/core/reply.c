@@ -55,11 +55,13 @@ void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *a
         state->n_nodes = (uint32_t)run->n_nodes;
     else if (answer->with_spec && core->n_runs == 1 && !dpt_rdzv_has_ended(core->runs[0]))
         state->only_run = core->runs[0]->name;
-    if (run != NULL && answer->phase == DPT__SERVER_PHASE__SERVER_EXPELLED) {
+    if (run != NULL && (answer->phase == DPT__SERVER_PHASE__SERVER_EXPELLED || answer->stopped)) {
         state->saved_step = at_least_0(run->progress.saved_step);
         state->world_step = at_least_0(answer->world_step);
     }
+    state->last_holder = answer->stopped;
     state->status = answer->status;
+    state->reply = answer->reply;
     dpt_outbox_send(&core->out, from->conn, state);
 }
 
@@ -122,6 +124,11 @@ static void answer_node(struct run *run, const struct node *node)
     state->saved_step = at_least_0(run->progress.saved_step);
     state->restarts_left = dpt_rdzv_restarts_left(run);
     state->heartbeat_ms = (uint32_t)dpt_rdzv_beat_ms(run);
+    state->drain = node->order == NODE_ORDER_DRAIN;
+    state->save_from = dpt_rdzv_save_wanted(run);
+    state->paused = dpt_rdzv_is_held(run);
+    state->dump = dpt_rdzv_dump_wanted(run);
+    state->last_holder = run->phase == DPT_RDZV_DONE && run->kept.stopped;
     if (run->phase == DPT_RDZV_SETTLING) {
         const int64_t left_ms = dpt_rdzv_last_call_until_ms(run) - run->core->now_ms;
         state->last_call_ms = left_ms > 0 ? (uint32_t)left_ms : 0;
@@ -146,6 +153,19 @@ void dpt_rdzv_answer_nodes(struct run *run)
             answer_node(run, run->nodes[i]);
     run->changed = false;
     run->speaker = NULL;
+}
+
+void dpt_rdzv_answer_evicted(const struct run *run, const struct node *node, int64_t world_step)
+{
+    Dpt__ServerState *state = node->link.conn == 0
+                                  ? NULL
+                                  : new_node_state(run, node, DPT__SERVER_PHASE__SERVER_EXPELLED,
+                                                   "evicted by an operator");
+    if (state == NULL)
+        return;
+    state->saved_step = at_least_0(run->progress.saved_step);
+    state->world_step = at_least_0(world_step);
+    dpt_outbox_send(&run->core->out, node->link.conn, state);
 }
 
 static void send_released(struct dpt_rdzv *core, uint64_t conn, Dpt__ServerState *state,

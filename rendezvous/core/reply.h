@@ -34,18 +34,28 @@ struct answer {
     bool with_spec; /* send the run's config; without a run, the name of the server's only run */
     int64_t world_step;     /* EXPELLED: step of the world that trains on with its steps; 0: none */
     const char *text;       /* NULL: none */
+    bool stopped;           /* DONE because of an operator: some steps may not be saved */
     Dpt__RunStatus *status; /* memory of the outbox; NULL: none */
+    Dpt__ControlReply *reply; /* likewise */
 };
 void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *answer);
 
 /* status.c: sends the status of the run that the message names, or of the server's only run; if
  * there is none, a text. Sends nothing if many were sent within a second. Changes no run. */
 void dpt_rdzv_answer_status(const struct inquiry *from);
+/* The status of a run, with the stacks that answer this DUMP (0: none); NULL: no memory. */
+Dpt__RunStatus *dpt_rdzv_new_status(const struct run *run, uint64_t dump);
+/* False: many questions were answered within a second. A true answer counts. */
+bool dpt_rdzv_may_answer(struct dpt_rdzv *core);
+/* Writes "no run 'x' is here; the server has the runs …". */
+void dpt_rdzv_list_runs(const struct dpt_rdzv *core, const char *name, char *text, size_t bytes);
 
 /* Tells the node that it may go; the caller removes it. Reads last_holder and n_nodes of
  * `departed`. */
 void dpt_rdzv_answer_released(const struct run *run, const struct node *node,
                               const struct departed *departed);
+/* Tells the node that it is expelled; the caller removes it. world_step: as in struct answer. */
+void dpt_rdzv_answer_evicted(const struct run *run, const struct node *node, int64_t world_step);
 /* Tells it again to a removed node that has not received the first answer. */
 void dpt_rdzv_answer_released_again(const struct inquiry *from, const struct departed *departed);
 

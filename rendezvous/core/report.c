@@ -46,6 +46,24 @@ static struct rank_work work_of(const Dpt__RankActivity *activity)
                               .known = true};
 }
 
+/* Keeps the stacks that an operator wants now, and drops earlier ones. */
+static void copy_stacks(struct run *run, struct rank *rank, const Dpt__RankState *state)
+{
+    struct rank_stacks *stacks = &rank->stacks;
+    const uint64_t dump = dpt_rdzv_dump_wanted(run);
+    if (stacks->of == dump)
+        return;
+    free(stacks->text);
+    *stacks = (struct rank_stacks){0};
+    if (dump == 0 || state->stacks_of != dump)
+        return;
+    stacks->text = strdup(state->stacks);
+    if (stacks->text == NULL)
+        run->core->out.no_memory = true;
+    else
+        stacks->of = dump;
+}
+
 /* Copies everything that the rank itself reports. */
 static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
 {
@@ -99,7 +117,7 @@ static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__Rank
         dpt_rdzv_note_loss(rank);
     dpt_rdzv_count_rank(rank, -1);
     if (!same) {
-        free(rank->outcome);
+        dpt_rdzv_rank_fini(rank);
         *rank = (struct rank){.node = rank->node, .spawn = state->spawn, .place = rank->place};
     }
     if (state->checkpoint_step > run->progress.saved_step)
@@ -112,6 +130,7 @@ static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__Rank
     rank->heard_ms = run->core->now_ms - state->silent_ms;
     copy_rank_state(rank, state);
     copy_outcome(run->core, rank, state);
+    copy_stacks(run, rank, state);
     dpt_rdzv_count_rank(rank, 1);
     if (member)
         note_finished(&run->plan, rank);
@@ -247,9 +266,7 @@ static struct others others_than(const struct run *run, const struct node *node)
     return others;
 }
 
-/* The step of the world that goes on without this member and keeps the steps that the member made;
- * 0: the world does not keep them. */
-static int64_t step_kept_by_others(const struct run *run, const struct node *node)
+int64_t dpt_rdzv_step_kept_by_others(const struct run *run, const struct node *node)
 {
     int64_t step = run->progress.step;
     for (uint32_t k = 0; k < node->n_ranks; k++)
@@ -280,7 +297,8 @@ static void take_fatal_error(struct run *run, struct node *node, const struct in
     (void)snprintf(text, sizeof text, "it cannot take part: %.440s", error);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_EXPELLED,
                                   .run = run,
-                                  .world_step = others.members ? step_kept_by_others(run, node) : 0,
+                                  .world_step =
+                                      others.members ? dpt_rdzv_step_kept_by_others(run, node) : 0,
                                   .text = text};
     dpt_rdzv_answer_outsider(from, &answer);
     dpt_rdzv_node_lost(run, node, text);

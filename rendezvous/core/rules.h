@@ -17,6 +17,8 @@ enum prepare { PREPARE_HARD, PREPARE_SOFT }; /* abort, or stop at the next step 
 void dpt_rdzv_prepare(struct run *run, enum prepare how, struct cause cause);
 
 void dpt_rdzv_finish_run(struct run *run);
+/* Ends a run because an operator wants it; its state is saved. */
+void dpt_rdzv_stop_run(struct run *run);
 /* No effect on a run that has ended. */
 void dpt_rdzv_fail_run(struct run *run, const char *text);
 

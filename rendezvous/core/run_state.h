@@ -18,6 +18,7 @@
  *   advance.h   leave.c, put_plan.c, places.c, plan.c,    transitions of each phase
  *               advance.c
  *   join.h      join_claim.c, owner.c, admit.c, report.c  messages of agents
+ *   control.h   control_info.c, control.c                 messages of an operator (orders.h)
  *   core.h      core.c                                    events, time, views */
 #ifndef DPT_RENDEZVOUS_CORE_RUN_STATE_H
 #define DPT_RENDEZVOUS_CORE_RUN_STATE_H
@@ -25,6 +26,7 @@
 #include "base/shard.h"
 #include "rendezvous/core/core.h"
 #include "rendezvous/core/index.h"
+#include "rendezvous/core/orders.h"
 #include "rendezvous/core/outbox.h"
 #include "rendezvous/core/timing.h"
 
@@ -71,7 +73,7 @@ struct rank {
     int64_t step_ms_median;
     int64_t heard_ms;      /* when its agent last heard the process */
     struct rank_work work; /* at heard_ms */
-
+    struct rank_stacks stacks;
     uint64_t asked;           /* newest PREPARE for which the server waits for a report */
     uint64_t plan_generation; /* newest plan with a place for it; 0: none */
     int32_t plan_rank;        /* its rank in that plan */
@@ -130,6 +132,7 @@ struct node {
     bool expected; /* the journal names it: it was a member when an earlier server ended */
     int64_t ready_since_ms; /* since then some ranks can join and others still start; < 0: not so */
     int64_t excluded_until_ms;
+    enum node_order order;
     bool leaving;
     int64_t leaving_ms;         /* when it began to leave */
     uint64_t generation;        /* newest generation that the node knows */
@@ -238,7 +241,7 @@ struct kept {
     int64_t granted_step;
     struct cause cause; /* of `generation`, as the newest GENERATION or PLAN record says */
     uint8_t definer[DPT_RDZV_KEY_BYTES]; /* key that brought the config; all zero: no keys */
-    bool ended, failed;
+    bool ended, failed, paused, stopped; /* the last two: an operator wants it */
 };
 
 /* ---- runs ---- */
@@ -338,14 +341,15 @@ struct run {
     struct progress progress;
     struct budget budget;
     struct kept kept;
+    struct wishes wishes;
     char end_text[DPT_PROTO_TEXT_BYTES];
 };
 
 struct forgotten_run {
     uint64_t name_hash;
-    uint64_t generation;     /* highest that the run may have used */
-    uint64_t run_generation; /* newest that has run in it */
-    bool ended, failed;      /* the server tells late agents */
+    uint64_t generation;         /* highest that the run may have used */
+    uint64_t run_generation;     /* newest that has run in it */
+    bool ended, failed, stopped; /* the server tells late agents */
 };
 
 /* Times at which processes were last heard. */
@@ -389,6 +393,7 @@ struct dpt_rdzv {
     uint32_t nodes_max, world_max; /* of a run; dpt_rdzv_options */
     uint32_t n_nodes;              /* of all runs */
     struct pace pace;
+    struct deny_list denied;
     struct outbox out;
 };
 

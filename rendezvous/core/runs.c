@@ -29,6 +29,15 @@ struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char 
     return NULL;
 }
 
+size_t dpt_rdzv_find_denied(const struct dpt_rdzv *core, const char *run, const char *node)
+{
+    size_t at = 0;
+    while (at < core->denied.n && (strcmp(core->denied.list[at].run, run) != 0 ||
+                                   strcmp(core->denied.list[at].node, node) != 0))
+        at++;
+    return at;
+}
+
 /* ---- runs ---- */
 
 /* Copies the spec. The run owns the copied strings. False: no memory. */
@@ -77,12 +86,18 @@ bool dpt_rdzv_run_add(struct dpt_rdzv *core, const struct dpt_rdzv_record *recor
     return true;
 }
 
+void dpt_rdzv_rank_fini(struct rank *rank)
+{
+    free(rank->outcome);
+    free(rank->stacks.text);
+}
+
 void dpt_rdzv_node_destroy(struct node *node)
 {
     dpt_rdzv_set_conn(node, 0);
     node->run->core->n_nodes--;
     for (uint32_t i = 0; i < node->n_ranks; i++)
-        free(node->ranks[i].outcome);
+        dpt_rdzv_rank_fini(&node->ranks[i]);
     free(node->ranks);
     free(node);
 }

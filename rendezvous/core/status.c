@@ -34,7 +34,9 @@ static Dpt__RankActivity *new_activity(struct dpt_rdzv *core, const struct rank 
     return to;
 }
 
-static Dpt__RankStatus *new_rank_status(struct dpt_rdzv *core, const struct rank *rank)
+/* dump: the DUMP whose stacks are added; 0: none are. */
+static Dpt__RankStatus *new_rank_status(struct dpt_rdzv *core, const struct rank *rank,
+                                        uint64_t dump)
 {
     const struct node *node = rank->node;
     Dpt__RankStatus *to = dpt_outbox_alloc(&core->out, sizeof *to);
@@ -53,13 +55,22 @@ static Dpt__RankStatus *new_rank_status(struct dpt_rdzv *core, const struct rank
     to->node_ms_ago = core->now_ms - node->link.heard_ms;
     to->connected = node->link.conn != 0;
     to->activity = new_activity(core, rank);
+    if (dump != 0 && rank->stacks.of == dump)
+        to->stacks = dpt_outbox_text(&core->out, rank->stacks.text);
     return to;
 }
 
 /* ---- the run ---- */
 
+static void add_rank(Dpt__RunStatus *status, const struct rank *rank, uint64_t dump)
+{
+    const bool has_room = status->n_ranks < DUMP_RANKS_MAX;
+    Dpt__RankStatus *to = new_rank_status(rank->node->run->core, rank, has_room ? dump : 0);
+    status->ranks[status->n_ranks++] = to;
+}
+
 /* Adds the members of the plan by rank, then all other processes. */
-static void list_ranks(const struct run *run, Dpt__RunStatus *status)
+static void list_ranks(const struct run *run, Dpt__RunStatus *status, uint64_t dump)
 {
     const size_t all = dpt_rdzv_count_ranks(run);
     const size_t max = all < DPT_PROTO_STATUS_RANKS_MAX ? all : DPT_PROTO_STATUS_RANKS_MAX;
@@ -69,16 +80,16 @@ static void list_ranks(const struct run *run, Dpt__RunStatus *status)
     for (uint32_t i = 0; i < run->plan.world_size && status->n_ranks < max; i++) {
         const struct rank *rank = dpt_rdzv_rank_at(&run->plan.places[i]);
         if (rank != NULL && dpt_rdzv_rank_is_member(rank))
-            status->ranks[status->n_ranks++] = new_rank_status(run->core, rank);
+            add_rank(status, rank, dump);
     }
     struct rank_cursor at = {0};
     for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
         if (!dpt_rdzv_rank_is_member(rank) && rank->spawn > 0 && status->n_ranks < max)
-            status->ranks[status->n_ranks++] = new_rank_status(run->core, rank);
+            add_rank(status, rank, dump);
     status->ranks_left_out = (uint32_t)(all - status->n_ranks);
 }
 
-static Dpt__RunStatus *new_status(const struct run *run)
+Dpt__RunStatus *dpt_rdzv_new_status(const struct run *run, uint64_t dump)
 {
     struct dpt_rdzv *core = run->core;
     Dpt__RunStatus *to = dpt_outbox_alloc(&core->out, sizeof *to);
@@ -96,12 +107,11 @@ static Dpt__RunStatus *new_status(const struct run *run)
     to->heartbeat_ms = dpt_rdzv_beat_ms(run);
     to->phase_ms = core->now_ms - run->phase_ms;
     to->cause = (char *)run->formation.cause.text;
-    list_ranks(run, to);
+    list_ranks(run, to, dump);
     return core->out.no_memory ? NULL : to;
 }
 
-/* Writes the names of the server's runs. */
-static void list_runs(const struct dpt_rdzv *core, const char *name, char *text, size_t bytes)
+void dpt_rdzv_list_runs(const struct dpt_rdzv *core, const char *name, char *text, size_t bytes)
 {
     size_t used =
         (size_t)snprintf(text, bytes, "no run '%.63s' is here; %s", name,
@@ -111,7 +121,7 @@ static void list_runs(const struct dpt_rdzv *core, const char *name, char *text,
                                  core->runs[i]->name);
 }
 
-static bool may_answer(struct dpt_rdzv *core)
+bool dpt_rdzv_may_answer(struct dpt_rdzv *core)
 {
     struct status_answers *answers = &core->status_answers;
     if (core->now_ms - answers->since_ms >= ANSWERS_MS)
@@ -125,18 +135,18 @@ static bool may_answer(struct dpt_rdzv *core)
 void dpt_rdzv_answer_status(const struct inquiry *from)
 {
     struct dpt_rdzv *core = from->core;
-    if (!may_answer(core))
+    if (!dpt_rdzv_may_answer(core))
         return;
     char text[DPT_PROTO_TEXT_BYTES] = "";
     const struct run *run = dpt_rdzv_find_run(core, from->message->stamp->run);
     if (run == NULL && core->n_runs == 1)
         run = core->runs[0];
     if (run == NULL)
-        list_runs(core, from->message->stamp->run, text, sizeof text);
+        dpt_rdzv_list_runs(core, from->message->stamp->run, text, sizeof text);
     const struct answer answer = {.phase = run == NULL ? DPT__SERVER_PHASE__SERVER_WAITING
                                                        : dpt_rdzv_phase_told(run),
                                   .run = run,
                                   .text = run == NULL ? text : run->end_text,
-                                  .status = run == NULL ? NULL : new_status(run)};
+                                  .status = run == NULL ? NULL : dpt_rdzv_new_status(run, 0)};
     dpt_rdzv_answer_outsider(from, &answer);
 }

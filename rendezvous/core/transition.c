@@ -89,6 +89,13 @@ void dpt_rdzv_fail_run(struct run *run, const char *text)
     dpt_rdzv_log(run, DPT_LOG_ERROR, "run failed: %s", text);
 }
 
+void dpt_rdzv_stop_run(struct run *run)
+{
+    end_run(run, DPT_RDZV_DONE, "");
+    dpt_rdzv_log(run, DPT_LOG_INFO, "run stopped by an operator; saved step %lld",
+                 (long long)run->progress.saved_step);
+}
+
 void dpt_rdzv_finish_run(struct run *run)
 {
     const uint64_t generations = run->generation - run->formation.generation_floor;

@@ -1,6 +1,25 @@
 /* Waiting before a generation is formed. */
 #include "rendezvous/core/queries.h"
 
+bool dpt_rdzv_is_held(const struct run *run)
+{
+    return run->kept.paused || run->kept.stopped;
+}
+
+int64_t dpt_rdzv_save_wanted(const struct run *run)
+{
+    const struct wishes *wishes = &run->wishes;
+    const int64_t saved_step = run->progress.saved_step;
+    return wishes->save_from > saved_step && run->core->now_ms < wishes->save_until_ms
+               ? wishes->save_from
+               : 0;
+}
+
+uint64_t dpt_rdzv_dump_wanted(const struct run *run)
+{
+    return run->core->now_ms < run->wishes.dump_until_ms ? run->wishes.dump : 0;
+}
+
 bool dpt_rdzv_wait_is_over(const struct run *run)
 {
     const int64_t since_ms = run->formation.waits_since_ms;

@@ -29,6 +29,7 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
         {"shm_addr", DPT_PROTO_ADDR_BYTES},
         {"tcp_addr", DPT_PROTO_ADDR_BYTES},
         {"text", DPT_PROTO_TEXT_BYTES},
+        {"stacks", DPT_PROTO_STACKS_BYTES},
         {"cause", DPT_PROTO_TEXT_BYTES},
         {"first_error", DPT_PROTO_TEXT_BYTES},
         {"config_yaml", DPT_PROTO_YAML_BYTES_MAX},
@@ -39,6 +40,8 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
         {"shards", DPT_PROTO_SHARDS_MAX},
         {"steps", DPT_PROTO_STEPS_MAX},
         {"host_name", DPT_PROTO_NAME_BYTES},
+        {"runs", DPT_PROTO_RUNS_MAX},
+        {"nodes", DPT_PROTO_REPLY_NODES_MAX},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(table[i].name, field->name) == 0)
@@ -74,7 +77,9 @@ static enum dpt_status check_value(const ProtobufCFieldDescriptor *field, const 
         if (strlen(text) >= limit)
             return dpt_fail(err, DPT_EPROTO, "field '%s': %zu characters, at most %zu", field->name,
                             strlen(text), limit - 1);
-        if (!has_no_control_characters(text, strcmp(field->name, "config_yaml") == 0))
+        const bool lines =
+            strcmp(field->name, "config_yaml") == 0 || strcmp(field->name, "stacks") == 0;
+        if (!has_no_control_characters(text, lines))
             return dpt_fail(err, DPT_EPROTO, "field '%s' holds control characters", field->name);
         return DPT_OK;
     }
@@ -246,6 +251,17 @@ static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_e
     return check_range(err, "step_ms_median", rank->step_ms_median, 0, DPT_PROTO_MS_MAX);
 }
 
+/* The run and the node are names, or "". */
+static enum dpt_status check_control(const Dpt__Control *control, struct dpt_err *err)
+{
+    if (control->run[0] != '\0')
+        DPT_TRY(check_name(err, "run", control->run));
+    if (control->node[0] != '\0')
+        DPT_TRY(check_name(err, "node", control->node));
+    DPT_TRY(check_step(err, "step", control->step, -1));
+    return check_range(err, "first", control->first, 0, DPT_PROTO_NODES_MAX);
+}
+
 enum dpt_status dpt_check_agent_state(const Dpt__AgentState *message, struct dpt_err *err)
 {
     DPT_TRY(check_stamp(message->stamp, err));
@@ -257,6 +273,8 @@ enum dpt_status dpt_check_agent_state(const Dpt__AgentState *message, struct dpt
     if (message->secret.len != 0)
         DPT_TRY(check_range(err, "secret", (int64_t)message->secret.len, DPT_PROTO_SECRET_BYTES,
                             DPT_PROTO_SECRET_BYTES));
+    if (message->control != NULL)
+        DPT_TRY(check_control(message->control, err));
     DPT_TRY(check_step(err, "step_high", message->step_high, 0));
     DPT_TRY(check_range(err, "plan_world", message->plan_world, 0, DPT_PROTO_WORLD_MAX));
     DPT_TRY(check_range(err, "ranks", (int64_t)message->n_ranks, 0, DPT_PROTO_RANKS_MAX));
@@ -341,6 +359,42 @@ static enum dpt_status check_status(const Dpt__RunStatus *status, struct dpt_err
     return DPT_OK;
 }
 
+/* ---- replies to an operator ---- */
+
+static enum dpt_status check_run_info(const Dpt__RunInfo *run, struct dpt_err *err)
+{
+    DPT_TRY(check_name(err, "run", run->run));
+    DPT_TRY(check_generation(err, "generation", run->generation, 0));
+    DPT_TRY(check_range(err, "world_size", run->world_size, 0, DPT_PROTO_WORLD_MAX));
+    DPT_TRY(check_range(err, "n_nodes", run->n_nodes, 0, DPT_PROTO_NODES_MAX));
+    DPT_TRY(check_step(err, "step", run->step, -1));
+    DPT_TRY(check_step(err, "saved_step", run->saved_step, -1));
+    DPT_TRY(check_range(err, "step_ms_median", run->step_ms_median, 0, DPT_PROTO_MS_MAX));
+    return check_range(err, "phase_ms", run->phase_ms, 0, DPT_PROTO_MS_MAX);
+}
+
+static enum dpt_status check_node_info(const Dpt__NodeInfo *node, struct dpt_err *err)
+{
+    DPT_TRY(check_name(err, "run", node->run));
+    DPT_TRY(check_name(err, "node", node->node));
+    DPT_TRY(check_range(err, "n_ranks", node->n_ranks, 0, DPT_PROTO_RANKS_MAX));
+    DPT_TRY(check_range(err, "first_rank", node->first_rank, -1, DPT_PROTO_WORLD_MAX - 1));
+    DPT_TRY(check_step(err, "step", node->step, -1));
+    return check_range(err, "heard_ms_ago", node->heard_ms_ago, 0, DPT_PROTO_MS_MAX);
+}
+
+static enum dpt_status check_reply(const Dpt__ControlReply *reply, struct dpt_err *err)
+{
+    if (reply->run[0] != '\0')
+        DPT_TRY(check_name(err, "run", reply->run));
+    DPT_TRY(check_step(err, "step", reply->step, -1));
+    for (size_t i = 0; i < reply->n_runs; i++)
+        DPT_TRY(check_run_info(reply->runs[i], err));
+    for (size_t i = 0; i < reply->n_nodes; i++)
+        DPT_TRY(check_node_info(reply->nodes[i], err));
+    return DPT_OK;
+}
+
 enum dpt_status dpt_check_server_state(const Dpt__ServerState *message, struct dpt_err *err)
 {
     DPT_TRY(check_stamp(message->stamp, err));
@@ -357,6 +411,9 @@ enum dpt_status dpt_check_server_state(const Dpt__ServerState *message, struct d
         DPT_TRY(check_plan(message->plan, err));
     if (message->status != NULL)
         DPT_TRY(check_status(message->status, err));
+    if (message->reply != NULL)
+        DPT_TRY(check_reply(message->reply, err));
+    DPT_TRY(check_step(err, "save_from", message->save_from, 0));
     DPT_TRY(check_range(err, "heartbeat_ms", message->heartbeat_ms, 0, DPT_PROTO_TIMEOUT_MS_MAX));
     DPT_TRY(check_step(err, "world_step", message->world_step, 0));
     return check_step(err, "grant_step", message->grant_step, -1);
@@ -373,6 +430,7 @@ enum dpt_status dpt_check_agent_to_rank(const Dpt__AgentToRank *message, struct 
         return dpt_fail(err, DPT_EPROTO, "field 'generation': %llu, but the plan is of %llu",
                         (unsigned long long)message->generation,
                         (unsigned long long)message->plan->generation);
+    DPT_TRY(check_step(err, "save_from", message->save_from, 0));
     return check_step(err, "grant_step", message->grant_step, -1);
 }
 

@@ -27,12 +27,15 @@ enum {
     DPT_PROTO_WORLD_MAX = DPT_WORLD_MAX, /* ranks of one generation */
     DPT_PROTO_NODES_MAX = DPT_NODES_MAX, /* nodes of one run */
     DPT_PROTO_STATUS_RANKS_MAX = 1024,   /* ranks in the status of a run */
+    DPT_PROTO_RUNS_MAX = 256,            /* runs in a reply to an operator */
+    DPT_PROTO_REPLY_NODES_MAX = 4096,    /* nodes in such a reply */
     DPT_PROTO_STEPS_MAX = 256,           /* completed steps in one message of a rank */
     DPT_PROTO_SHARDS_MAX = 4,    /* parts of the state that a rank reports: own and shadow, twice */
     DPT_PROTO_NAME_BYTES = 64,   /* run, node id, user, software, cause_kind; NUL included */
     DPT_PROTO_ADDR_BYTES = 128,  /* an address of the data plane; NUL included */
     DPT_PROTO_DIGEST_BYTES = 72, /* digests, fingerprints, folder ids, host; NUL included */
-    DPT_PROTO_TEXT_BYTES = 1024, /* a line for a person; NUL included */
+    DPT_PROTO_STACKS_BYTES = 4096, /* stacks of one rank; NUL included */
+    DPT_PROTO_TEXT_BYTES = 1024,   /* a line for a person; NUL included */
     DPT_PROTO_NONCE_BYTES = 16,
     DPT_PROTO_SECRET_BYTES = 16,
     DPT_PROTO_OUTCOME_BYTES_MAX = 64 * 1024,

@@ -98,8 +98,8 @@ static const char views_of_generations[] =
 const char *const store_schema[STORE_SCHEMA_PARTS] = {tables, views_of_runs, views_of_generations};
 
 static const char *const kind_names[DPT_RDZV_RECORD_COUNT] = {
-    "start", "run",   "joined", "removed", "generation", "plan", "runs",  "adopted",
-    "grant", "saved", "crash",  "refill",  "error",      "end",  "forget"};
+    "start", "run",   "joined", "removed", "generation", "plan",   "runs",    "adopted", "grant",
+    "saved", "crash", "refill", "error",   "end",        "paused", "stopped", "denied",  "forget"};
 
 const char *store_kind_name(enum dpt_rdzv_record_kind kind)
 {

@@ -24,7 +24,7 @@ from processes import MARK, marked_pids, send_signal
 
 # A program that takes longer hangs. The longest draws of dpt-worker wait for a server for 2.4 s; no other waits.
 HANG_S = {"dpt-worker": 10, "dpt-rdzv": 5, "dpt-ckpt": 5, "dpt-data": 5, "dpt-plan": 10, "dpt-plot": 5,
-          "dpt-trace": 5, "dpt-doctor": 5, "dpt-bench": 5}
+          "dpt-trace": 5, "dpt-doctor": 5, "dpt-ctl": 5, "dpt-bench": 5}
 END_S = max(HANG_S.values())
 LINE_BYTES_MAX = 1200  # DPT_ERR_TEXT_BYTES, and the prefix of the program
 LOGGED = re.compile(r"^(?:\[local rank \d+\] )?\S+Z ([DIWE]) ")

@@ -13,10 +13,10 @@ from pathlib import Path
 SAID_S = 60  # a program prints its help within this time
 SLOW = float(os.environ.get("DPT_TEST_SLOW", "1"))  # of sanitizers
 USAGE = {"dpt-worker": 2, "dpt-rdzv": 2, "dpt-ckpt": 2, "dpt-data": 2, "dpt-plan": 2, "dpt-plot": 2,
-         "dpt-trace": 2, "dpt-doctor": 2, "dpt-bench": 2}
+         "dpt-trace": 2, "dpt-doctor": 2, "dpt-ctl": 2, "dpt-bench": 2}
 CODES = {"dpt-worker": {0, 2, 3, 4, 75}, "dpt-rdzv": {0, 2, 4}, "dpt-ckpt": {0, 1, 2}, "dpt-data": {0, 1, 2},
          "dpt-plan": {0, 1, 2}, "dpt-plot": {0, 1, 2}, "dpt-trace": {0, 1, 2}, "dpt-doctor": {0, 1, 2},
-         "dpt-bench": {0, 1, 2}}
+         "dpt-ctl": {0, 2, 3, 4}, "dpt-bench": {0, 1, 2}}
 
 BASE = {
     "run": "drawn", "cluster.nnodes": "1", "cluster.threads": "1", "cluster.timeout_s": f"{0.2 * SLOW:g}",
@@ -85,6 +85,7 @@ class Programs:
                          ("dpt-plan",): read_options(said(self.folder, "dpt-plan", "--help")),
                          ("dpt-plot",): read_options(said(self.folder, "dpt-plot", "--help")),
                          ("dpt-doctor",): read_options(said(self.folder, "dpt-doctor", "--help")),
+                         ("dpt-ctl", "runs"): read_options(said(self.folder, "dpt-ctl", "--help")),
                          ("dpt-doctor", "hang"): read_options(said(self.folder, "dpt-doctor", "--help")),
                          ("dpt-ckpt", "generate"): read_options(said(self.folder, "dpt-ckpt", "generate", "--help"))}
         for name in ("ddp", "sharding", "compare", "diff"):
@@ -301,6 +302,8 @@ class Drawer:
         command = self.rng.choice([each for each in self.programs.commands if each[0] == program])
         right = {"dpt-worker": ["--config", "c.yaml"], "dpt-rdzv": ["--port", "0"], "dpt-plan": ["--config", "c.yaml"],
                  "dpt-plot": ["c.yaml"], "dpt-doctor": [], "dpt-bench": []}.get(command[0])
+        if command == ("dpt-ctl", "runs"):
+            right = ["--rdzv-endpoint", "127.0.0.1:1", "--timeout-s", "1"]
         if command == ("dpt-doctor", "hang"):
             right = ["--server", "127.0.0.1:1", "--timeout-ms", "100"]
         if right is None:

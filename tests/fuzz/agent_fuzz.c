@@ -176,6 +176,9 @@ static void server_changes(struct feed *feed)
         break;
     case 4:
         b->server.last_holder = !b->server.last_holder;
+        b->server.paused = b->server.last_holder;
+        b->server.save_from = feed_u8(feed);
+        b->server.drain = feed_u8(feed) >= 0xf0;
         break;
     case 5:
         b->server.n_nodes = feed_u8(feed);

@@ -278,6 +278,30 @@ static void meet_stranger(struct fake *fake, struct feed *feed)
     fake->conn = conn;
 }
 
+/* A command of dpt-ctl about the run of the nodes. */
+static void operator_says(Dpt__ControlVerb verb, const char *node, int64_t step)
+{
+    char run[] = "demo", name[] = "dpt-ctl", software[] = "fuzz";
+    Dpt__Stamp stamp = DPT__STAMP__INIT;
+    Dpt__AgentState state = DPT__AGENT_STATE__INIT;
+    Dpt__Control control = DPT__CONTROL__INIT;
+    stamp.run = run;
+    stamp.node = name;
+    stamp.incarnation = 1;
+    state.version = DPT_PROTO_VERSION;
+    state.software = software;
+    state.stamp = &stamp;
+    state.counter = 1;
+    state.control = &control;
+    control.verb = verb;
+    control.run = run;
+    control.node = (char *)node;
+    control.step = step;
+    stage_step(&world.stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_MESSAGE,
+                                                     .conn = ++world.next_conn,
+                                                     .message = &state});
+}
+
 /* Obeys the last command, as agents and ranks do. */
 static void fake_obeys(struct fake *fake, struct feed *feed)
 {
@@ -377,6 +401,12 @@ static void one_event(struct feed *feed)
         case 1:
             meet_stranger(fake, feed);
             break;
+        case 2: {
+            const uint8_t what = feed_u8(feed);
+            operator_says((Dpt__ControlVerb)(what % 10), (what & 0x10) != 0 ? fake->id : "",
+                          (what & 0x20) != 0 ? what : -1);
+            break;
+        }
         default:
             break;
         }
@@ -386,7 +416,8 @@ static void one_event(struct feed *feed)
     }
 }
 
-/* Faults have ceased. Everybody is started again, as operators do, and the run gets going: a run
+/* Faults have ceased. Everybody is started again, pauses and denials are taken back, as operators
+ * do, and the run gets going: a run
  * that has failed or is done, or that spoilt words made of another config, is forgotten first. */
 static void come_to_rest(void)
 {
@@ -395,7 +426,9 @@ static void come_to_rest(void)
         start_again(&world.nodes[i], LATER);
     const int64_t until_ms = world.stage.now_ms + REST_MS;
     bool runs = false;
-    while (!runs && world.stage.now_ms < until_ms) {
+    for (int round = 0; !runs && world.stage.now_ms < until_ms; round++) {
+        operator_says(DPT__CONTROL_VERB__CONTROL_RESUME, "", -1);
+        operator_says(DPT__CONTROL_VERB__CONTROL_ALLOW, world.nodes[round % NODES].id, -1);
         for (int i = 0; i < NODES; i++) {
             struct fake *fake = &world.nodes[i];
             if (fake->phase == DPT__SERVER_PHASE__SERVER_EXPELLED ||

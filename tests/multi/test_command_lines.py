@@ -30,7 +30,8 @@ TWO_LINES = [
     ("dpt-rdzv", "--port", "1\n2"), ("dpt-rdzv", "a\nb"), ("dpt-data", "a\nb"), ("dpt-data", "encode", "--a\nb"),
     ("dpt-bench", "a\nb"), ("dpt-bench", "gemm", "--a\nb"), ("dpt-plot", "a\nb"), ("dpt-plot", "--a\nb"),
     ("dpt-trace", "a\nb"), ("dpt-trace", "ddp", "--a\nb"), ("dpt-trace", "ddp", "--trace-files", "a\nb"),
-    ("dpt-doctor", "a\nb"), ("dpt-doctor", "--a\nb"),
+    ("dpt-doctor", "a\nb"), ("dpt-doctor", "--a\nb"), ("dpt-ctl", "a\nb"), ("dpt-ctl", "--a\nb"),
+    ("dpt-ctl", "save", "a\nb"), ("dpt-ctl", "evict", "a\nb"), ("dpt-ctl", "runs", "--rdzv-endpoint", "a\nb"),
 ]
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from cluster import ROOT, bin_dir, program
 
-PROGRAMS = ("dpt-rdzv", "dpt-worker", "dpt-ckpt", "dpt-data", "dpt-plot", "dpt-trace", "dpt-doctor", "dpt-bench")
+PROGRAMS = ("dpt-rdzv", "dpt-worker", "dpt-ckpt", "dpt-data", "dpt-plot", "dpt-trace", "dpt-doctor", "dpt-ctl",
+            "dpt-bench")
 
 
 @pytest.fixture(scope="module")

@@ -102,6 +102,8 @@ static void take_server(struct agent_watch *watch, const Dpt__ServerState *messa
     if (message->counter_seen == 0)
         return;
     watch->server_counter = message->counter;
+    if (message->drain && watch->signals == 0)
+        watch->signals = 1; /* an operator's word is a first signal */
     if (message->counter_seen > watch->counter_seen)
         watch->counter_seen = message->counter_seen;
     if (message->counter_seen > watch->fence_counter)

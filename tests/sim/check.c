@@ -1,5 +1,5 @@
 /* Invariants over the whole world, from its true state and not from any node's knowledge. */
-#include "tests/sim/sim.h"
+#include "tests/sim/operator.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +54,7 @@ static void note_run(struct sim *sim, const struct dpt_rdzv_run_view *view)
  * rank, by that plan. */
 void check_after_server(struct sim *sim)
 {
+    operator_check(sim);
     /* With hundreds of machines all of them are checked only at every 64th event. */
     if (sim->core == NULL || (sim->profile.machines > 32 && sim->events % 64 != 0))
         return;

@@ -191,12 +191,14 @@ static void on_exit_action(struct sim *sim, int machine, const struct dpt_agent_
                            sim->host->server_hurt &&
                            sim->now_ms + m->clock_ms - m->heard_ms >= view.timing.join_ms;
     const bool failed = m->exit_code == DPT_EXIT_FAILED && sim->failed;
-    if (m->exit_code != DPT_EXIT_DONE && m->exit_code != DPT_EXIT_EXPELLED && !no_server && !failed)
+    const bool evicted = m->evicted && m->exit_code == DPT_EXIT_CONFIG;
+    if (m->exit_code != DPT_EXIT_DONE && m->exit_code != DPT_EXIT_EXPELLED && !no_server &&
+        !failed && !evicted)
         sim_fail(sim, "%s ends with code %d: %s", m->id, m->exit_code, m->exit_text);
     if (m->exit_code == DPT_EXIT_EXPELLED && !view.leaving && !no_server)
         sim_fail(sim, "%s gave up: %s", m->id, m->exit_text);
-    bool again =
-        (view.leaving || no_server) && !sim->done_seen && !sim->failed && sim->trace == NULL;
+    bool again = (view.leaving || no_server || evicted) && !sim->done_seen && !sim->failed &&
+                 sim->trace == NULL;
     end_machine(sim, machine);
     if (again) {
         m->ended = false;

@@ -1,8 +1,9 @@
-/* dpt_sim [--seed N] [--seeds FIRST COUNT] [--big | --nodes N] [--net] [--journal | --no-journal]
- *         [--each-record] [--crash-at RECORD [--lost]] [--verbose]
+/* dpt_sim [--seed N] [--seeds FIRST COUNT] [--big | --nodes N] [--net] [--ctl]
+ *         [--journal | --no-journal] [--each-record] [--crash-at RECORD [--lost]] [--verbose]
  * Runs seeds; the exit code is the verdict, a failing seed is named with the line to replay it.
  * In half of the seeds the server has a journal (--journal: in all).
  * --big: 200 to 300 machines of one rank; --nodes: so many.
+ * --ctl: an operator pauses and resumes the run, drains and evicts nodes, wants checkpoints.
  * --net: also one-way partitions, split networks, slow agents, clocks that differ and jump.
  * --crash-at: the server crashes in the step of this record, after it is durable and before a
  * message leaves (--lost: before it is durable). --each-record: each seed is run once for each of
@@ -29,12 +30,16 @@ static int64_t mend(struct sim *sim)
 
 /* What the seeds had that the simulation does not count itself. */
 struct had {
+    uint64_t pauses, drains, evictions;
     uint64_t second_runs, overloads; /* overloads that came due: the server may have been down */
 };
 
 static void count_had(const struct sim *sim, struct had *had)
 {
     had->second_runs += sim->beside != NULL;
+    had->pauses += sim->operator.pauses;
+    had->drains += sim->operator.drains;
+    had->evictions += sim->operator.evictions;
     for (const struct sim *each = sim; each != NULL; each = each->beside)
         for (int i = 0; i < each->profile.n_faults; i++)
             had->overloads += each->faults[i].kind == FAULT_OVERLOAD_SERVER &&
@@ -43,7 +48,7 @@ static void count_had(const struct sim *sim, struct had *had)
 
 struct how {
     int nodes; /* 0: drawn */
-    bool big, net, verbose, each_record, crash_before_persist;
+    bool big, net, ctl, verbose, each_record, crash_before_persist;
     enum { JOURNAL_DRAWN, JOURNAL_ALWAYS, JOURNAL_NEVER } journal;
     uint64_t crash_at_record;
 };
@@ -70,9 +75,9 @@ static void print_failed(uint64_t seed, const struct how *how, const struct sim 
         (void)snprintf(size, sizeof size, " --nodes %d", how->nodes);
     else if (how->big)
         (void)snprintf(size, sizeof size, " --big");
-    printf("seed %llu%s FAILED %s\n  replay: dpt_sim%s%s%s --seed %llu%s --verbose\n",
+    printf("seed %llu%s FAILED %s\n  replay: dpt_sim%s%s%s%s --seed %llu%s --verbose\n",
            (unsigned long long)seed, how->big ? " (big)" : "", sim->failure, journal, crash,
-           how->net ? " --net" : "", (unsigned long long)seed, size);
+           how->net ? " --net" : "", how->ctl ? " --ctl" : "", (unsigned long long)seed, size);
 }
 
 /* *ret_records: the number of records that the servers have made. */
@@ -91,6 +96,8 @@ static bool run_seed(uint64_t seed, const struct how *how, struct sim *ret_total
     profile.crash_before_persist = how->crash_before_persist;
     struct rng net = {~seed}; /* its own: moves no other draw */
     profile.n_net_faults = how->net ? (int)rng_range(&net, 1, 6) : 0;
+    struct rng commands = {~seed ^ 1}; /* likewise */
+    profile.n_commands = how->ctl ? (int)rng_range(&commands, 1, 6) : 0;
     struct sim *sim = sim_create(seed, &profile, how->verbose, NULL);
     if (!big && seed % 4 == 0) {
         profile_beside(&rng, &profile, &beside);
@@ -170,6 +177,8 @@ int main(int argc, char **argv)
             how.nodes = (int)strtol(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--net") == 0) {
             how.net = true;
+        } else if (strcmp(argv[i], "--ctl") == 0) {
+            how.ctl = true;
         } else if (strcmp(argv[i], "--verbose") == 0) {
             how.verbose = true;
         } else if (strcmp(argv[i], "--journal") == 0) {
@@ -192,8 +201,8 @@ int main(int argc, char **argv)
         } else {
             fprintf(stderr,
                     "usage: dpt_sim [--seed N | --seeds FIRST COUNT] [--big | --nodes N] [--net] "
-                    "[--journal | "
-                    "--no-journal] [--each-record | --crash-at RECORD [--lost]] [--verbose]\n");
+                    "[--ctl] [--journal | --no-journal] [--each-record | --crash-at RECORD "
+                    "[--lost]] [--verbose]\n");
             return 2;
         }
     }
@@ -204,6 +213,9 @@ int main(int argc, char **argv)
     for (uint64_t seed = first; seed < first + count; seed++)
         failed += how.each_record ? run_each_record(seed, totals, &had)
                                   : run_one(seed, &how, totals, &had);
+    if (how.ctl)
+        printf("%llu pauses, %llu drains, %llu evictions\n", (unsigned long long)had.pauses,
+               (unsigned long long)had.drains, (unsigned long long)had.evictions);
     printf(
         "%llu seeds, %llu failed: %llu events, %llu generations, %llu steps applied, %llu healed, "
         "%llu outcomes handed over, %llu loaded, %llu saved, %llu writes fenced, %llu expulsions, "

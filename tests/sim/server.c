@@ -1,5 +1,6 @@
 /* The server process and the network between it and the agents. */
 #include "tests/sim/faults.h"
+#include "tests/sim/operator.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -217,6 +218,10 @@ static void say_sent(struct sim *sim, const struct machine *to, const Dpt__Serve
 static void trace_sent_state(struct sim *sim, const struct dpt_rdzv_send *send)
 {
     const Dpt__ServerState *message = send->message;
+    if (message->reply != NULL) {
+        operator_answered(sim, send->conn, message->reply);
+        return;
+    }
     if (message->plan != NULL)
         check_plan_sent(sim, message);
     if (message->phase == DPT__SERVER_PHASE__SERVER_DONE) {

@@ -1,5 +1,6 @@
 /* The world: time, dispatch, start and end of a simulation. */
 #include "tests/sim/faults.h"
+#include "tests/sim/operator.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -102,6 +103,7 @@ struct sim *sim_create(uint64_t seed, const struct profile *profile, bool verbos
     add_machines(sim);
     server_start(sim);
     faults_plan(sim);
+    operator_plan(sim);
     return sim;
 }
 
@@ -200,6 +202,9 @@ static void dispatch(struct sim *sim, const struct event *event)
         break;
     case EV_FAULT:
         fault_strike(sim, &sim->faults[event->number]);
+        break;
+    case EV_OPERATOR:
+        operator_event(sim, (int)event->number);
         break;
     default:
         machine_event(sim, event);

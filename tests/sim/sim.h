@@ -59,6 +59,7 @@ enum event_kind {
     EV_MACHINE_CONT,
     EV_RANK_CONT,
     EV_HEAL_NETWORK, /* machine */
+    EV_OPERATOR,     /* number: index of a command */
     EV_FAULT         /* number: index */
 };
 
@@ -227,6 +228,7 @@ struct machine {
     bool ending;         /* the agent starts no more ranks */
     int64_t held_at_end; /* newest step of its ranks when the agent began to end; -1: none */
     bool said_unsaved;   /* it has said NOT SAVED in this life */
+    bool evicted;        /* an operator has evicted it at some time */
     int slow;            /* factor of computing times */
     uint32_t ranks;
     int64_t tick_ms;
@@ -260,6 +262,7 @@ struct profile {
     int bad_pair_a, bad_pair_b;               /* machines that cannot reach each other; -1: none */
     bool has_journal, crash_before_persist;   /* see struct sim */
     uint64_t crash_at_record;
+    int n_commands;   /* of an operator */
     int n_net_faults; /* faults of kinds that come after FAULT_COUNT; clocks differ if it is not 0
                        */
 };
@@ -270,6 +273,29 @@ struct fault {
     int machine;
     uint32_t local;
     int64_t length_ms;
+};
+
+/* ---- an operator ---- */
+
+enum { COMMANDS_MAX = 16 };
+
+struct sim_command {
+    Dpt__ControlVerb verb;
+    int machine;
+    int64_t length_ms; /* PAUSE, EVICT: from its end to RESUME or ALLOW */
+    int64_t step;      /* of the last reply; -1: none came */
+    uint64_t number;
+    bool done;
+};
+
+struct operator
+{
+    struct rng rng;
+    struct sim_command commands[2 * COMMANDS_MAX]; /* drawn ones, and those that follow them */
+    int n_followed;
+    bool held; /* after the last step of the server, and the newest step when that began */
+    int64_t held_at;
+    uint64_t pauses, drains, evictions; /* that were done */
 };
 
 /* One run and its machines. Two runs may share one server: the first is then the other's host and
@@ -317,6 +343,7 @@ struct sim {
     struct proc **procs; /* all processes of all time */
     size_t n_procs, procs_max;
     struct fault faults[FAULTS_MAX];
+    struct operator operator;
     int64_t checkpoint; /* newest whole checkpoint in the shared folder; -1: none */
     int64_t rescue;     /* newest whole rescue there; -1: none */
     struct {

@@ -187,6 +187,7 @@ struct dpt_agent_view {
     enum dpt_agent_rescue rescue;
     /* A local rank is in a generation that is not known to be broken. */
     bool computing;
+    bool paused; /* an operator has paused or stopped the run */
     bool server_up, leaving, ending, ended;
     /* SETTLING: length of the last call when the number of nodes last changed. */
     int64_t last_call_ms;

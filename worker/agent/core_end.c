@@ -50,7 +50,7 @@ static int64_t log_unsaved(struct dpt_agent *agent, bool failed)
     const bool others_have = agent->server.phase == DPT__SERVER_PHASE__SERVER_RELEASED &&
                              !end->last_holder && (died || !agent->lease.fenced);
     if ((died ? gone : held) <= saved || others_have || end->unsaved_told ||
-        agent->server.phase == DPT__SERVER_PHASE__SERVER_DONE)
+        (agent->server.phase == DPT__SERVER_PHASE__SERVER_DONE && !agent->server.paused))
         return 0;
     if (died && !agent->gone.is_logged && agent->errors.first[0] != '\0' &&
         !ends_by_first_error(agent))

@@ -40,6 +40,8 @@ void dpt_agent_send_to_rank(struct dpt_agent *agent, uint32_t local_rank)
     message->lease_until_ms = agent->lease.write_until_ms;
     message->confirmed_ms = agent->lease.confirmed_ms;
     message->grant_step = gen->grant_step;
+    message->save_from = agent->server.save_from;
+    message->dump = agent->server.dump;
     message->leaving = agent->end.leaving;
     message->prepare_ms = gen->prepare_ms;
     message->plan_ms = gen->plan_ms;

@@ -128,6 +128,16 @@ static void take_saved_step(struct dpt_agent *agent, const Dpt__ServerState *mes
         agent->server.saved_step = message->saved_step;
 }
 
+/* The run has ended. If an operator has stopped it, this node may hold steps that nobody has saved:
+ * the end reports them. */
+static void take_done(struct dpt_agent *agent, const Dpt__ServerState *message)
+{
+    agent->server.phase = message->phase;
+    agent->server.paused = message->last_holder;
+    take_saved_step(agent, message);
+    dpt_agent_end(agent, END_IN_ORDER, DPT_EXIT_DONE, "%s", "");
+}
+
 static void take_failed(struct dpt_agent *agent, const char *why)
 {
     char text[END_TEXT_BYTES];
@@ -162,8 +172,7 @@ static bool take_ending_phase(struct dpt_agent *agent, const Dpt__ServerState *m
 {
     switch (message->phase) {
     case DPT__SERVER_PHASE__SERVER_DONE:
-        agent->server.phase = message->phase;
-        dpt_agent_end(agent, END_IN_ORDER, DPT_EXIT_DONE, "%s", "");
+        take_done(agent, message);
         return true;
     case DPT__SERVER_PHASE__SERVER_RELEASED:
         take_released(agent, message);
@@ -306,6 +315,17 @@ static void take_order(struct dpt_agent *agent, const Dpt__ServerState *message)
     take_grant(agent, message);
 }
 
+/* Takes what an operator wants, save a drain. */
+static void take_wishes(struct dpt_agent *agent, const Dpt__ServerState *message)
+{
+    struct agent_server *server = &agent->server;
+    server->paused = message->paused;
+    if (server->save_from != message->save_from || server->dump != message->dump)
+        dpt_agent_tell_ranks(agent);
+    server->save_from = message->save_from;
+    server->dump = message->dump;
+}
+
 /* Handles a message of a server that counts this incarnation in. */
 static void take_member_message(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
@@ -314,6 +334,7 @@ static void take_member_message(struct dpt_agent *agent, const Dpt__ServerState 
     agent->server.phase = message->phase;
     take_pause(agent, message);
     take_saved_step(agent, message);
+    take_wishes(agent, message);
     take_last_call(agent, message);
     take_confirmation(agent, message->phase);
     if (take_ending_phase(agent, message))
@@ -327,6 +348,8 @@ static void take_member_message(struct dpt_agent *agent, const Dpt__ServerState 
         dpt_agent_spawn_ranks(agent);
     }
     take_order(agent, message);
+    if (message->drain)
+        dpt_agent_on_drain(agent);
 }
 
 void dpt_agent_on_server(struct dpt_agent *agent, const Dpt__ServerState *message)

@@ -96,10 +96,9 @@ static const char *format_leave_time(const struct dpt_agent *agent)
                : "after the step in flight";
 }
 
-static void on_first_signal(struct dpt_agent *agent)
+static void begin_to_leave(struct dpt_agent *agent)
 {
     struct agent_end *end = &agent->end;
-    end->signalled = true;
     if (end->rescuing) { /* the node ends after the rescue in any case */
         dpt_agent_log(agent, DPT_LOG_INFO,
                       "leaving when step %lld is saved, within %g s; a second signal ends at once",
@@ -119,6 +118,26 @@ static void on_first_signal(struct dpt_agent *agent)
     dpt_agent_log(agent, DPT_LOG_INFO, "leaving %s, within %g s; a second signal ends at once",
                   format_leave_time(agent), (double)agent->timing.drain_ms / 1000);
     dpt_agent_check_rescue(agent);
+}
+
+void dpt_agent_on_drain(struct dpt_agent *agent)
+{
+    if (agent->stage >= STAGE_RESETTING || agent->end.leaving)
+        return;
+    dpt_agent_log(agent, DPT_LOG_INFO, "an operator drains this node");
+    begin_to_leave(agent);
+}
+
+/* A node that an operator drains has its time already. */
+static void on_first_signal(struct dpt_agent *agent)
+{
+    struct agent_end *end = &agent->end;
+    const bool drains = end->leaving && !end->rescuing;
+    end->signalled = true;
+    if (drains)
+        dpt_agent_log(agent, DPT_LOG_INFO, "leaving already; a second signal ends at once");
+    else
+        begin_to_leave(agent);
 }
 
 void dpt_agent_on_signal(struct dpt_agent *agent)

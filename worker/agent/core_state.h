@@ -97,6 +97,11 @@ struct agent_server {
     uint32_t n_nodes;
     /* Step of the newest checkpoint that the server or a local rank has reported; 0: none. */
     int64_t saved_step;
+    /* The operator wants a checkpoint of this step or a later one; 0: none. */
+    int64_t save_from;
+    uint64_t dump; /* he wants the stacks of the ranks; 0: no wish */
+    /* The operator has paused the run, or stopped it: then DONE comes before all steps are done. */
+    bool paused;
     /* SETTLING: number of nodes, and the remaining length of the last call when that number last
      * changed. */
     uint32_t last_call_nodes;
@@ -323,6 +328,8 @@ void dpt_agent_finish(struct dpt_agent *agent);
  * node; 0: there is no such world, or its step is unknown. */
 void dpt_agent_on_expelled(struct dpt_agent *agent, int64_t world_step, const char *text);
 void dpt_agent_on_signal(struct dpt_agent *agent);
+/* An operator wants this node to leave: as the first signal, which may still come. */
+void dpt_agent_on_drain(struct dpt_agent *agent);
 /* At TICK: the deadlines of this node. */
 void dpt_agent_check_stage(struct dpt_agent *agent);
 /* After every event: continues the reset or the end when the last process has been reaped. */

@@ -52,6 +52,7 @@ void dpt_agent_view(const struct dpt_agent *agent, struct dpt_agent_view *ret)
         .step = step,
         .unsaved_steps = step > saved ? step - saved : 0,
         .rescue = dpt_agent_rescue_of(agent),
+        .paused = agent->server.paused,
         .server_up = agent->server.up,
         .leaving = agent->end.leaving,
         .ending = agent->stage >= STAGE_ENDING,

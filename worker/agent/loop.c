@@ -322,7 +322,8 @@ static void show_progress(struct loop *loop)
         loop->end.closing.step = view.step;
     loop->end.closing.generation = view.generation;
     loop->end.closing.released = view.phase == DPT__SERVER_PHASE__SERVER_RELEASED ||
-                                 (view.leaving && view.phase != DPT__SERVER_PHASE__SERVER_DONE);
+                                 (view.leaving && view.phase != DPT__SERVER_PHASE__SERVER_DONE) ||
+                                 (view.paused && view.phase == DPT__SERVER_PHASE__SERVER_DONE);
     if (view.first != NULL && view.first->summary != NULL)
         keep_summary(&loop->end, view.first->summary);
     dpt_client_why(loop->options->client, loop->progress.why);

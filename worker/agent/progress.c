@@ -99,6 +99,11 @@ static void format_forming(const struct dpt_progress *progress, const struct dpt
                        view->reason[0] != '\0' ? ": " : "", view->reason);
     else if (view->phase != DPT__SERVER_PHASE__SERVER_WAITING)
         (void)snprintf(line, BYTES, "%sforming generation %" PRIu64, paused, view->generation);
+    else if (view->paused)
+        (void)snprintf(line, BYTES,
+                       "paused by an operator after step %" PRId64
+                       " (dpt-ctl resume lets it go on)",
+                       view->step > 0 ? view->step : 0);
     else if (progress->no_run)
         (void)snprintf(line, BYTES,
                        "no config given and no run '%.63s' at %.64s yet: waiting for a worker that "

@@ -293,6 +293,7 @@ static void point_into_report(struct dpt_report *report, size_t outcome_bytes)
     state->shm_addr = report->shm_addr;
     state->tcp_addr = report->tcp_addr;
     state->text = report->text;
+    state->stacks = report->stacks;
     state->weights_hash = report->weights_hash;
     state->shards = report->shard_list;
     state->outcome = (ProtobufCBinaryData){outcome_bytes, report->outcome};
@@ -343,6 +344,7 @@ void dpt_report_copy(struct dpt_report *report, const Dpt__RankToAgent *from)
     (void)snprintf(report->shm_addr, sizeof report->shm_addr, "%s", state->shm_addr);
     (void)snprintf(report->tcp_addr, sizeof report->tcp_addr, "%s", state->tcp_addr);
     (void)snprintf(report->text, sizeof report->text, "%s", state->text);
+    (void)snprintf(report->stacks, sizeof report->stacks, "%s", state->stacks);
     (void)snprintf(report->weights_hash, sizeof report->weights_hash, "%s", state->weights_hash);
     report->state = *state;
     drop_unknown_fields(&report->state.base);

@@ -8,6 +8,7 @@
 #include "rendezvous/core/timing.h"
 #include "worker/train/device/rank_device.h"
 #include "worker/train/formation/formation.h"
+#include "worker/train/link/stacks.h"
 #include "worker/train/log/rank_log.h"
 #include "worker/train/process.h"
 #include "worker/train/save/save.h"
@@ -55,6 +56,7 @@ static enum dpt_status open_link(struct dpt_rank *r, struct dpt_err *err)
     const struct dpt_timing timing =
         dpt_timing_from((int64_t)(r->config->cluster.timeout_s * 1000), 0);
     struct dpt_process_memory process;
+    dpt_stacks_prepare();
     dpt_memory_of_process("", &process);
     r->device->memory_at_start = process.resident;
     DPT_TRY(dpt_comm_listener_create(start->address, &r->listener, err));

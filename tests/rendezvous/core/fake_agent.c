@@ -115,6 +115,8 @@ static void deliver(struct stage *stage, const struct dpt_rdzv_send *send)
         fake->grant_step = message->grant_step;
         fake->last_call_ms = message->last_call_ms;
         fake->last_holder = message->last_holder;
+        fake->drain = message->drain;
+        fake->save_from = message->save_from;
         fake->n_nodes = message->n_nodes;
         fake->heartbeat_ms = message->heartbeat_ms;
         fake->world_step = message->world_step;
@@ -141,7 +143,10 @@ void stage_step(struct stage *stage, struct dpt_rdzv_event event)
     if (broken != NULL)
         fail_msg("%s", broken);
     for (size_t i = 0; i < output.n_sends; i++)
-        deliver(stage, &output.sends[i]);
+        if (output.sends[i].message->reply != NULL && stage->on_reply != NULL)
+            stage->on_reply(output.sends[i].message);
+        else
+            deliver(stage, &output.sends[i]);
     keep_records(stage, &output);
     stage->n_sends = output.n_sends;
     stage->deadline_ms = output.deadline_ms;

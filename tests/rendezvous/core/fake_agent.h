@@ -28,11 +28,11 @@ struct fake {
     /* From the last answer. `plan` is the newest plan received. */
     bool told;
     Dpt__ServerPhase phase;
-    bool soft, has_spec, last_holder;
+    bool soft, has_spec, last_holder, drain;
     unsigned unknown_fields; /* of the spec */
     uint32_t n_nodes, heartbeat_ms;
     uint64_t generation, counter_seen;
-    int64_t grant_step, last_call_ms, world_step;
+    int64_t grant_step, last_call_ms, world_step, save_from;
     char text[DPT_PROTO_TEXT_BYTES], only_run[DPT_PROTO_NAME_BYTES];
     Dpt__Plan *plan; /* owned */
 };
@@ -49,6 +49,7 @@ struct stage {
     uint64_t n_steps;              /* each event's random bytes */
     struct dpt_rdzv_run_view view; /* of run 0 after the last step; zero if there is none */
     unsigned records[DPT_RDZV_RECORD_COUNT];
+    void (*on_reply)(const Dpt__ServerState *message); /* an operator is answered; NULL: none is */
     struct kept_records *journal; /* records of all servers since the last stage_restart */
     struct dpt_rdzv *replica;     /* has their durable state, as the server must after each step */
 };

@@ -116,6 +116,8 @@ static const char *run_difference(const struct run *a, const struct run *b)
     SAME_TEXT(run, a, b, kept.cause.text);
     SAME_NUMBER(run, a, b, kept.ended);
     SAME_NUMBER(run, a, b, kept.failed);
+    SAME_NUMBER(run, a, b, kept.paused);
+    SAME_NUMBER(run, a, b, kept.stopped);
     SAME_TEXT(run, a, b, end_text);
     if (memcmp(a->kept.definer, b->kept.definer, sizeof a->kept.definer) != 0)
         return differ("run %s: keys of its definer", run);
@@ -139,6 +141,13 @@ const char *kept_difference(const struct dpt_rdzv *a, const struct dpt_rdzv *b)
         SAME_NUMBER("", x, y, run_generation);
         SAME_NUMBER("", x, y, ended);
         SAME_NUMBER("", x, y, failed);
+        SAME_NUMBER("", x, y, stopped);
+    }
+    SAME_NUMBER("", a, b, denied.n);
+    for (size_t i = 0; i < a->denied.n; i++) {
+        const struct denied *x = &a->denied.list[i], *y = &b->denied.list[i];
+        SAME_TEXT("", x, y, run);
+        SAME_TEXT("", x, y, node);
     }
     for (size_t i = 0; i < a->n_runs; i++) {
         const struct run *other = dpt_rdzv_find_run(b, a->runs[i]->name);
@@ -201,7 +210,8 @@ const struct dpt_rdzv_record *kept_record_at(const struct kept_records *records,
 bool kept_record_counts(const struct kept_records *records, size_t i)
 {
     const struct dpt_rdzv_record *record = kept_record_at(records, i);
-    if (record->kind == DPT_RDZV_RECORD_FORGET || record->kind == DPT_RDZV_RECORD_START)
+    if (record->kind == DPT_RDZV_RECORD_FORGET || record->kind == DPT_RDZV_RECORD_START ||
+        record->kind == DPT_RDZV_RECORD_DENIED)
         return true;
     for (; i < records->n; i++)
         if (records->list[i].kind == DPT_RDZV_RECORD_FORGET &&

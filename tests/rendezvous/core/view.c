@@ -1,6 +1,7 @@
 /* Reads the state of the server's machine. */
 #include "tests/rendezvous/core/view.h"
 
+#include "rendezvous/core/queries.h"
 #include "rendezvous/core/run_state.h"
 
 #include <stdio.h>
@@ -32,6 +33,7 @@ void dpt_rdzv_run_view(const struct dpt_rdzv *core, size_t i, struct dpt_rdzv_ru
         .world_size = in_force ? run->plan.world_size : 0,
         .restarts_left = dpt_rdzv_restarts_left(run),
         .step = run->progress.step,
+        .held = dpt_rdzv_is_held(run),
         .redundancy = forming                                ? DPT_RDZV_REDUNDANCY_REBUILDING
                       : in_force && run->progress.redundant  ? DPT_RDZV_REDUNDANCY_WHOLE
                       : in_force && run->progress.rebuilding ? DPT_RDZV_REDUNDANCY_REBUILDING

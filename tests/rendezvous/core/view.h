@@ -24,6 +24,7 @@ struct dpt_rdzv_run_view {
     uint32_t nodes, world_size, restarts_left;
     int64_t step; /* newest applied step that a member reported; -1: none */
     enum dpt_rdzv_redundancy redundancy;
+    bool held;                       /* an operator has paused or stopped the run */
     char text[DPT_PROTO_TEXT_BYTES]; /* cause of this generation or of the end */
     char cause_kind[DPT_PROTO_NAME_BYTES];
 };

@@ -200,8 +200,8 @@ static void note_message(struct watch *watch, const Dpt__AgentState *message)
 
 static void check_end(struct watch *watch, const struct seen_run *run, const char *first_error)
 {
-    if (first_error[0] != '\0')
-        return; /* FAILED */
+    if (first_error[0] != '\0' || run->stopped)
+        return; /* FAILED, or ended by an operator */
     for (uint32_t i = 0; i < run->n_members; i++)
         if (run->members[i].incarnation != 0 && !run->members[i].finished)
             watch_broken(watch, "run %s is done, but rank %u of generation %llu has not finished",
@@ -217,7 +217,7 @@ static void check_record(struct watch *watch, const struct dpt_rdzv_record *reco
 {
     struct seen_run *run = find_run(watch, record->run);
     unsigned long long generation = record->generation;
-    if (record->kind == DPT_RDZV_RECORD_START)
+    if (record->kind == DPT_RDZV_RECORD_START || record->kind == DPT_RDZV_RECORD_DENIED)
         return;
     if ((run == NULL) != (record->kind == DPT_RDZV_RECORD_RUN)) {
         watch_broken(watch, "record %d of run %s, which is %s", (int)record->kind, record->run,
@@ -259,6 +259,9 @@ static void check_record(struct watch *watch, const struct dpt_rdzv_record *reco
             watch_broken(watch, "step %lld is granted to generation %llu after step %lld",
                          (long long)record->step, generation, (long long)run->grant_step);
         run->grant_step = record->step;
+        break;
+    case DPT_RDZV_RECORD_STOPPED:
+        run->stopped = record->count != 0;
         break;
     case DPT_RDZV_RECORD_END:
         check_end(watch, run, record->text);

@@ -45,7 +45,7 @@ struct seen_run {
     struct dpt_rdzv_run_view view; /* after the last step */
     uint64_t generation, planned;  /* newest of each record */
     int64_t grant_step;            /* of `planned`; -1: none */
-    bool ended;
+    bool ended, stopped;           /* stopped: an operator wants its end */
     int64_t gap_ms; /* if all nodes are silent for longer, the server itself hears nothing */
     char digest[DPT_PROTO_DIGEST_BYTES]; /* of the newest plan in force */
     uint64_t plan_generation;

@@ -93,6 +93,7 @@ static void contributions_come_together(void **state)
     struct fold f;
     struct dpt_err err;
     begin_fold(&f);
+    f.part[0].flags = DPT_COMMIT_SAVE;
     f.part[1].flags = DPT_COMMIT_REFORM;
     f.part[2].flags = DPT_COMMIT_SAVER_BUSY | DPT_COMMIT_NOT_FINITE;
     f.part[2].leaving = 1;
@@ -100,8 +101,8 @@ static void contributions_come_together(void **state)
     assert_int_equal(fold(&f, &err), DPT_OK);
     assert_int_equal(f.outcome.step, STEP);
     assert_int_equal(f.outcome.slots, SLOTS);
-    assert_int_equal(f.outcome.flags,
-                     DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY | DPT_COMMIT_NOT_FINITE);
+    assert_int_equal(f.outcome.flags, DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY |
+                                          DPT_COMMIT_NOT_FINITE | DPT_COMMIT_SAVE);
     assert_memory_equal(f.folded, f.losses, sizeof f.folded);
     struct dpt_accum norm;
     dpt_accum_init(&norm);

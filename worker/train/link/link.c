@@ -1,5 +1,6 @@
 /* The thread that talks to the agent. */
 #include "worker/train/link/link.h"
+#include "worker/train/link/stacks.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -50,7 +51,7 @@ struct dpt_link {
     /* Highest generation of a hard PREPARE, or UINT64_MAX after EXIT and RESCUE; highest generation
      * of any PREPARE. */
     _Atomic uint64_t hard_generation, any_generation;
-    _Atomic int64_t lease_until_ms, confirmed_ms;
+    _Atomic int64_t lease_until_ms, confirmed_ms, save_from;
 };
 
 static void wake_link_thread(struct dpt_link *link)
@@ -140,12 +141,29 @@ static void interrupt_generation(struct dpt_link *link, uint64_t generation)
     link->options.on_interrupt(link->options.ctx, generation);
 }
 
+/* Reports the stacks of this process's threads, once for each number. */
+static void answer_dump(struct dpt_link *link, uint64_t dump)
+{
+    char stacks[DPT_PROTO_STACKS_BYTES] = "";
+    if (link->report.state.stacks_of == dump) /* only this thread changes it */
+        return;
+    if (dump != 0)
+        dpt_stacks_print(stacks, sizeof stacks);
+    (void)pthread_mutex_lock(&link->mutex);
+    link->report.state.stacks_of = dump;
+    memcpy(link->report.stacks, stacks, sizeof stacks);
+    (void)pthread_mutex_unlock(&link->mutex);
+    wake_link_thread(link);
+}
+
 static void handle_message(struct dpt_link *link, int slot)
 {
     const Dpt__AgentToRank *m = link->slots[slot].message;
     atomic_store(&link->lease_until_ms, m->lease_until_ms);
     atomic_store(&link->confirmed_ms, m->confirmed_ms);
     atomic_store(&link->leaving, m->leaving != 0);
+    atomic_store(&link->save_from, m->save_from);
+    answer_dump(link, m->dump);
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE ||
         m->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT)
         raise_to(&link->any_generation, m->generation);
@@ -379,6 +397,11 @@ bool dpt_link_reform_wanted(const struct dpt_link *link, uint64_t generation)
 bool dpt_link_leaving(const struct dpt_link *link)
 {
     return atomic_load(&link->leaving);
+}
+
+int64_t dpt_link_save_from(const struct dpt_link *link)
+{
+    return atomic_load(&link->save_from);
 }
 
 bool dpt_link_may_write(const struct dpt_link *link)

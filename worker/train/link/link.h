@@ -1,5 +1,6 @@
 /* The rank's link to its agent. Its thread receives commands, and sends the rank's report with
- * every heartbeat and on change. The thread never computes and opens no file.
+ * every heartbeat and on change. The thread never computes, and opens no file, except
+ * /proc/self/task for a dump of the stacks.
  *
  * The main thread writes the report and waits for commands. Functions that the main thread calls
  * while it computes (dpt_link_interrupted, dpt_link_may_write) read atomics only. */
@@ -82,6 +83,9 @@ bool dpt_link_reform_wanted(const struct dpt_link *link, uint64_t generation);
 
 /* Whether the node drains. Any thread. */
 bool dpt_link_leaving(const struct dpt_link *link);
+
+/* An operator wants a checkpoint of this step or a later one; 0: no wish. Any thread. */
+int64_t dpt_link_save_from(const struct dpt_link *link);
 
 /* The fence. False: the agent or this process was suspended, so this rank may have been replaced.
  * Asked before every write to a file that outlives the process. Any thread. */

@@ -42,6 +42,9 @@ struct rank_save {
     bool told_kept, told_put_off;
     /* Step that could not be saved before all nodes left; 0: none. */
     int64_t unsaved_told;
+    /* Step and generation of the save that was begun last; step 0: none. */
+    int64_t begun_step;
+    uint64_t begun_generation;
     int64_t saves_failed; /* failed saves in a row, all with save_error */
     struct dpt_err save_error;
     /* Error about checkpoint.dir that was logged last; DPT_OK: none. */
@@ -68,7 +71,10 @@ struct dpt_checkpoint_spec rank_checkpoint_spec(struct dpt_rank *r);
  * nothing. */
 void rank_clear_leftovers(struct dpt_rank *r);
 
-/* save_schedule.c. Called after a step. Saves if a save is due and the saver was idle on all ranks
+/* save_schedule.c. Whether an operator wants a checkpoint, and this rank has begun none for that in
+ * this generation. Called before a commit. */
+bool rank_save_is_wanted(struct dpt_rank *r);
+/* Called after a step. Saves if a save is due and the saver was idle on all ranks
  * when they committed the step. Returns whether it saved. */
 bool rank_save_if_due(struct dpt_rank *r);
 /* All ranks call this together when all nodes leave, or so many that too few stay. Saves the held

@@ -6,10 +6,20 @@
 
 #include <stdio.h>
 
+bool rank_save_is_wanted(struct dpt_rank *r)
+{
+    const struct rank_save *save = r->save;
+    const int64_t from = dpt_link_save_from(r->link);
+    const bool begun = save->begun_generation == r->gen.number && save->begun_step >= from;
+    return from > 0 && !begun && r->config->checkpoint.dir[0];
+}
+
 static bool save_is_due(const struct dpt_rank *r)
 {
-    int64_t every = r->config->checkpoint.every_steps;
-    return r->state.step < r->config->train.steps && every > 0 && r->state.step % every == 0;
+    const int64_t every = r->config->checkpoint.every_steps;
+    const bool wanted = (r->state.outcome.flags & DPT_COMMIT_SAVE) != 0;
+    return r->state.step < r->config->train.steps &&
+           (wanted || (every > 0 && r->state.step % every == 0));
 }
 
 static bool is_pinned(const struct dpt_rank *r)
@@ -57,10 +67,13 @@ bool rank_save_if_due(struct dpt_rank *r)
     if (!save_is_due(r) || rank_has_saved(r))
         return false;
     if (r->state.outcome.flags & DPT_COMMIT_SAVER_BUSY) {
-        log_put_off(r);
+        if (!(r->state.outcome.flags & DPT_COMMIT_SAVE)) /* it is wanted until it has begun */
+            log_put_off(r);
         return false;
     }
     r->save->told_put_off = false;
+    r->save->begun_step = r->state.step;
+    r->save->begun_generation = r->gen.number;
     dpt_link_publish_busy(r->link, true);
     rank_save_begin(r);
     dpt_link_publish_busy(r->link, false);

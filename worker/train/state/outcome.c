@@ -50,7 +50,9 @@ void dpt_contribution_pack(const struct dpt_contribution *contribution, int slot
     DPT_ASSERT(!w.failed && w.at == w.bytes);
 }
 
-enum { RANK_FLAGS = DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY | DPT_COMMIT_NOT_FINITE };
+enum {
+    RANK_FLAGS = DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY | DPT_COMMIT_NOT_FINITE | DPT_COMMIT_SAVE
+};
 
 /* DPT_EPROTO: no rank of this world can send this contribution. `scale`: the scale of rank 0. */
 static enum dpt_status check_contribution(const struct dpt_commit_world *world, int rank,

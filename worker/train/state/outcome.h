@@ -24,7 +24,9 @@ enum dpt_commit_flag {
     /* Only in outcomes: the nodes of all ranks leave, so the ranks save before they quiesce. */
     DPT_COMMIT_ALL_LEAVE = 4,
     /* A checkpoint was dropped because a value is not finite: the run ends after this step. */
-    DPT_COMMIT_NOT_FINITE = 8
+    DPT_COMMIT_NOT_FINITE = 8,
+    /* An operator wants a checkpoint: all ranks save after this step. */
+    DPT_COMMIT_SAVE = 16
 };
 
 struct dpt_contribution {

@@ -19,6 +19,8 @@ enum dpt_status rank_commit_step(struct dpt_rank *r, struct dpt_err *err)
         mine.flags |= DPT_COMMIT_REFORM;
     if (dpt_saver_busy(r->save->saver))
         mine.flags |= DPT_COMMIT_SAVER_BUSY;
+    if (rank_save_is_wanted(r))
+        mine.flags |= DPT_COMMIT_SAVE;
     if (r->save->not_finite[0] && r->config->train.on_divergence != DPT_DIVERGENCE_CONTINUE)
         mine.flags |= DPT_COMMIT_NOT_FINITE;
     DPT_TRY(dpt_strategy_norm_share(r->strategy, &mine.norm, err));

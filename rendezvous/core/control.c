@@ -1,0 +1,517 @@
+/* Commands of an operator. Each is a wish that the operator's program repeats until the answer says
+ * that it is done; so a lost message or a restart of the server needs no rule. A decision that a
+ * later server must know (pause, stop, a denied node) is a record. */
+#include "rendezvous/core/control.h"
+
+#include "rendezvous/core/advance.h"
+#include "rendezvous/core/apply.h"
+#include "rendezvous/core/join.h"
+#include "rendezvous/core/kept.h"
+#include "rendezvous/core/queries.h"
+#include "rendezvous/core/rules.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A command, and its answer in the making. */
+struct command {
+    struct dpt_rdzv *core;
+    const Dpt__Control *control;
+    Dpt__ControlReply *reply;
+    struct run *run;      /* NULL: none */
+    const char *run_name; /* ALLOW: of a run that may be forgotten */
+    char text[DPT_PROTO_TEXT_BYTES];
+};
+
+static void set_outcome(struct command *command, Dpt__ControlOutcome outcome, const char *fmt, ...)
+    DPT_PRINTF(3, 4);
+static void set_outcome(struct command *command, Dpt__ControlOutcome outcome, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(command->text, sizeof command->text, fmt, ap);
+    va_end(ap);
+    command->reply->outcome = outcome;
+}
+
+#define DONE    DPT__CONTROL_OUTCOME__CONTROL_DONE
+#define GOES_ON DPT__CONTROL_OUTCOME__CONTROL_GOES_ON
+#define REFUSED DPT__CONTROL_OUTCOME__CONTROL_REFUSED
+#define UNKNOWN DPT__CONTROL_OUTCOME__CONTROL_UNKNOWN
+
+/* ---- which run ---- */
+
+/* A run that knows the node: it has it, may get it back, has removed it, or denies it. */
+static bool knows_node(const struct run *run, const char *node)
+{
+    const uint64_t id_hash = dpt_rdzv_id_hash(node);
+    if (dpt_rdzv_find_kept(run, node) != NULL ||
+        dpt_rdzv_find_denied(run->core, run->name, node) < run->core->denied.n)
+        return true;
+    for (size_t i = 0; i < run->membership.n_departed_room; i++)
+        if (run->membership.departed[i].incarnation != 0 &&
+            run->membership.departed[i].id_hash == id_hash)
+            return true;
+    return false;
+}
+
+/* The run of a command that names none: the only one, or the only one that knows the node. False:
+ * the outcome says why there is none. */
+static bool guess_run(struct command *command)
+{
+    struct dpt_rdzv *core = command->core;
+    const char *node = command->control->node;
+    size_t n = 0;
+    for (size_t i = 0; i < core->n_runs; i++) {
+        if (node[0] != '\0' && !knows_node(core->runs[i], node))
+            continue;
+        command->run = core->runs[i];
+        n++;
+    }
+    if (n == 1)
+        return true;
+    command->run = NULL;
+    if (n > 1 && node[0] != '\0')
+        set_outcome(command, UNKNOWN, "%zu runs have a node '%s': name one with --run R", n, node);
+    else if (n > 1)
+        set_outcome(command, UNKNOWN, "the server has %zu runs: name one", n);
+    else if (node[0] != '\0')
+        set_outcome(command, UNKNOWN, "no run here has a node '%s': dpt-ctl nodes lists them",
+                    node);
+    else
+        set_outcome(command, UNKNOWN, "the server has no run");
+    return false;
+}
+
+/* The run of ALLOW, which the server may have forgotten. False: as guess_run. */
+static bool find_denied_run(struct command *command)
+{
+    const Dpt__Control *control = command->control;
+    const struct deny_list *denied = &command->core->denied;
+    size_t n = 0;
+    command->run_name = control->run;
+    for (size_t i = 0; control->run[0] == '\0' && i < denied->n; i++)
+        if (strcmp(denied->list[i].node, control->node) == 0) {
+            command->run_name = denied->list[i].run;
+            n++;
+        }
+    if (control->run[0] != '\0' || n == 1)
+        return true;
+    if (n == 0)
+        set_outcome(command, UNKNOWN, "no node '%s' is denied: dpt-ctl nodes lists them",
+                    control->node);
+    else
+        set_outcome(command, UNKNOWN, "node '%s' is denied in %zu runs: name one with --run R",
+                    control->node, n);
+    return false;
+}
+
+/* A run that was stopped is known after the server has forgotten it. */
+static bool find_run(struct command *command)
+{
+    const Dpt__Control *control = command->control;
+    struct dpt_rdzv *core = command->core;
+    if (control->verb == DPT__CONTROL_VERB__CONTROL_ALLOW)
+        return find_denied_run(command);
+    if (control->run[0] == '\0')
+        return guess_run(command);
+    command->run = dpt_rdzv_find_run(core, control->run);
+    if (command->run != NULL)
+        return true;
+    const struct forgotten_run *forgotten = dpt_rdzv_find_forgotten(core, control->run);
+    if (control->verb == DPT__CONTROL_VERB__CONTROL_STOP && forgotten != NULL &&
+        forgotten->stopped) {
+        set_outcome(command, DONE, "run %s is stopped", control->run);
+        return false;
+    }
+    command->reply->outcome = UNKNOWN;
+    dpt_rdzv_list_runs(core, control->run, command->text, sizeof command->text);
+    return false;
+}
+
+/* ---- nodes ---- */
+
+/* The newest removed incarnation of the node; NULL: none is remembered. */
+static const struct departed *find_removed(const struct run *run, const char *node)
+{
+    const struct departed *newest = NULL;
+    for (size_t i = 0; i < run->membership.n_departed_room; i++) {
+        const struct departed *each = &run->membership.departed[i];
+        if (each->incarnation != 0 && each->id_hash == dpt_rdzv_id_hash(node) &&
+            (newest == NULL || each->incarnation > newest->incarnation))
+            newest = each;
+    }
+    return newest;
+}
+
+/* The answer names the incarnation that shall leave. A later one has come back on purpose. */
+static void drain_node(struct command *command)
+{
+    struct run *run = command->run;
+    const Dpt__Control *control = command->control;
+    struct node *node = dpt_rdzv_find_node(run, control->node);
+    const struct departed *removed = find_removed(run, control->node);
+    const bool is_later =
+        node != NULL && control->number != 0 && node->incarnation > control->number;
+    if (node == NULL && dpt_rdzv_find_kept(run, control->node) != NULL) {
+        set_outcome(command, GOES_ON, "node %s is not back since the server's restart",
+                    control->node);
+    } else if (is_later || (node == NULL && removed != NULL)) {
+        const bool left = removed == NULL || removed->released;
+        set_outcome(command, DONE, "run %s: node %s %s", run->name, control->node,
+                    left ? "has left" : "is gone: it was lost or expelled");
+    } else if (node == NULL) {
+        set_outcome(command, UNKNOWN, "run %s has no node '%s': dpt-ctl nodes lists them",
+                    run->name, control->node);
+    } else {
+        command->reply->number = node->incarnation;
+        set_outcome(command, GOES_ON, "node %s leaves", node->id);
+        if (node->order != NODE_ORDER_NONE || node->leaving)
+            return;
+        node->order = NODE_ORDER_DRAIN;
+        run->changed = true;
+        dpt_rdzv_log(run, DPT_LOG_INFO, "node %s shall leave: an operator drains it", node->id);
+    }
+}
+
+static void remove_evicted(struct run *run, const char *id)
+{
+    struct node *node = dpt_rdzv_find_node(run, id);
+    const struct kept_node *kept = dpt_rdzv_find_kept(run, id);
+    if (node != NULL) {
+        node->order = NODE_ORDER_OUT;
+        dpt_rdzv_answer_evicted(run, node, dpt_rdzv_step_kept_by_others(run, node));
+        dpt_rdzv_node_lost(run, node, "an operator evicted it");
+    } else if (kept != NULL) { /* not back since the server's restart */
+        dpt_rdzv_remove_kept(run, kept, false, "an operator evicted it");
+    }
+}
+
+static void evict_node(struct command *command)
+{
+    struct run *run = command->run;
+    const char *node = command->control->node;
+    struct deny_list *denied = &command->core->denied;
+    if (dpt_rdzv_find_denied(command->core, run->name, node) == denied->n) {
+        if (!knows_node(run, node)) {
+            set_outcome(command, UNKNOWN, "run %s has no node '%s': dpt-ctl nodes lists them",
+                        run->name, node);
+            return;
+        }
+        if (denied->n == DENIED_MAX) {
+            set_outcome(command, REFUSED, "%d nodes are denied, which is the most: allow some",
+                        DENIED_MAX);
+            return;
+        }
+        dpt_rdzv_decide(command->core, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_DENIED,
+                                                                .step = -1,
+                                                                .count = 1,
+                                                                .node = node,
+                                                                .text = run->name});
+        remove_evicted(run, node);
+    }
+    set_outcome(command, DONE, "run %s: node %s is out and denied", run->name, node);
+}
+
+static void allow_node(struct command *command)
+{
+    const char *run = command->run_name, *node = command->control->node;
+    if (dpt_rdzv_find_denied(command->core, run, node) == command->core->denied.n) {
+        set_outcome(command, DONE, "run %s: node %s is not denied", run, node);
+        return;
+    }
+    dpt_rdzv_decide(command->core,
+                    (struct dpt_rdzv_record){
+                        .kind = DPT_RDZV_RECORD_DENIED, .step = -1, .node = node, .text = run});
+    set_outcome(command, DONE, "run %s: node %s may join again", run, node);
+}
+
+/* ---- runs ---- */
+
+static bool can_save(const struct run *run)
+{
+    return run->checkpoint_dir_id[0] != '\0';
+}
+
+static bool is_held_now(const struct run *run)
+{
+    return run->phase == DPT_RDZV_WAITING && dpt_rdzv_is_held(run);
+}
+
+/* The step that a checkpoint must have to be as new as the command; 0: no step was made. */
+static int64_t step_to_save(const struct run *run)
+{
+    const int64_t step = run->progress.step > 0 ? run->progress.step : 0;
+    if (is_held_now(run)) {
+        const int64_t held = dpt_rdzv_step_held(run, GROUP_ALL);
+        return held > step ? held : step;
+    }
+    return run->progress.final_step > 0 ? run->progress.final_step : step + 1;
+}
+
+static void save_run(struct command *command)
+{
+    struct run *run = command->run;
+    struct wishes *wishes = &run->wishes;
+    const bool is_new = command->control->step < 0;
+    const int64_t step = is_new ? step_to_save(run) : command->control->step;
+    command->reply->step = step;
+    if (!can_save(run)) {
+        set_outcome(command, REFUSED, "run %s has no checkpoint.dir, so it saves nothing",
+                    run->name);
+    } else if (run->progress.saved_step >= step || (dpt_rdzv_has_ended(run) && step > 0)) {
+        set_outcome(command, run->progress.saved_step > 0 ? DONE : REFUSED,
+                    "run %s: the checkpoint of step %lld is committed", run->name,
+                    (long long)run->progress.saved_step);
+    } else if (is_held_now(run) && step == 0) {
+        set_outcome(command, REFUSED, "run %s has made no step yet", run->name);
+    } else {
+        if (is_new && is_held_now(run)) /* a farewell that failed is tried again */
+            run->progress.farewell_step = -1;
+        run->changed = run->changed || wishes->save_from != step;
+        wishes->save_from = step;
+        wishes->save_until_ms = command->core->now_ms + SAVE_WISH_MS;
+        set_outcome(command, GOES_ON, "run %s saves step %lld or the next one", run->name,
+                    (long long)step);
+    }
+}
+
+static void record_order(const struct run *run, enum dpt_rdzv_record_kind kind, bool on)
+{
+    dpt_rdzv_record(run, (struct dpt_rdzv_record){.kind = kind,
+                                                  .generation = run->generation,
+                                                  .step = run->progress.step,
+                                                  .count = on});
+}
+
+/* A repeated command whose order is no longer in force: it must not be given again. */
+static bool is_taken_back(struct command *command, bool in_force)
+{
+    const bool repeated = command->control->step >= 0;
+    command->reply->step = 0;
+    if (!repeated || in_force)
+        return false;
+    set_outcome(command, REFUSED,
+                "run %s goes on: an operator has resumed it, or it was started again",
+                command->run->name);
+    return true;
+}
+
+static void pause_run(struct command *command)
+{
+    struct run *run = command->run;
+    if (is_taken_back(command, run->kept.paused))
+        return;
+    if (run->phase == DPT_RDZV_DRAINING || run->plan.n_finished > 0) {
+        set_outcome(command, REFUSED, "all steps of run %s are done, and it ends", run->name);
+        return;
+    }
+    if (run->kept.stopped) {
+        set_outcome(command, REFUSED, "run %s is being stopped: dpt-ctl resume takes that back",
+                    run->name);
+        return;
+    }
+    if (!run->kept.paused) {
+        record_order(run, DPT_RDZV_RECORD_PAUSED, true);
+        dpt_rdzv_log(run, DPT_LOG_INFO, "an operator pauses the run");
+    }
+    dpt_rdzv_advance(run);
+    if (is_held_now(run))
+        set_outcome(command, DONE, "run %s is paused after step %lld", run->name,
+                    (long long)(run->progress.step > 0 ? run->progress.step : 0));
+    else
+        set_outcome(command, GOES_ON, "run %s finishes its step", run->name);
+}
+
+static void resume_run(struct command *command)
+{
+    struct run *run = command->run;
+    if (!dpt_rdzv_is_held(run)) {
+        set_outcome(command, DONE, "run %s is not paused", run->name);
+        return;
+    }
+    if (run->kept.paused)
+        record_order(run, DPT_RDZV_RECORD_PAUSED, false);
+    if (run->kept.stopped)
+        record_order(run, DPT_RDZV_RECORD_STOPPED, false);
+    run->changed = true;
+    dpt_rdzv_log(run, DPT_LOG_INFO, "an operator lets the run go on");
+    run->wishes.resumed = run->phase == DPT_RDZV_WAITING;
+    set_outcome(command, DONE, "run %s goes on", run->name);
+}
+
+static void stop_run(struct command *command)
+{
+    struct run *run = command->run;
+    const bool is_new = command->control->step < 0;
+    if (is_taken_back(command, run->kept.stopped))
+        return;
+    if (!can_save(run) && !run->kept.stopped && run->generation > 0) {
+        set_outcome(command, REFUSED,
+                    "run %s has no checkpoint.dir, so all its steps would be lost: end its workers "
+                    "with SIGTERM if you want that",
+                    run->name);
+        return;
+    }
+    if (run->phase == DPT_RDZV_DRAINING || run->plan.n_finished > 0) {
+        set_outcome(command, REFUSED, "all steps of run %s are done, and it ends", run->name);
+        return;
+    }
+    if (!run->kept.stopped) {
+        record_order(run, DPT_RDZV_RECORD_STOPPED, true);
+        dpt_rdzv_log(run, DPT_LOG_INFO, "an operator stops the run");
+    }
+    if (is_new) { /* a farewell that failed is tried again */
+        run->progress.farewell_step = -1;
+        run->wishes.told_unsaved = false;
+    }
+    dpt_rdzv_advance(run);
+    set_outcome(command, GOES_ON, "run %s saves its state", run->name);
+    if (run->wishes.told_unsaved)
+        set_outcome(command, REFUSED,
+                    "run %s has stopped, but its state could not be saved (the ranks' logs say "
+                    "why): stop it again, or resume it",
+                    run->name);
+}
+
+/* Of a run that has ended a STOP may be done; nothing else can be done. */
+static void answer_ended(struct command *command)
+{
+    const struct run *run = command->run;
+    const bool stopped = run->kept.stopped && run->phase == DPT_RDZV_DONE;
+    const bool stops = command->control->verb == DPT__CONTROL_VERB__CONTROL_STOP;
+    if (stopped && stops && run->n_nodes > 0)
+        set_outcome(command, GOES_ON, "%zu nodes of run %s have not ended yet", run->n_nodes,
+                    run->name);
+    else if (stopped && stops)
+        set_outcome(command, DONE, "run %s is stopped", run->name);
+    else
+        set_outcome(command, REFUSED, "run %s has ended", run->name);
+}
+
+/* ---- the command ---- */
+
+static void show_run(struct command *command, Dpt__RunStatus **ret_status)
+{
+    dpt_rdzv_reply_add_nodes(command->core, command->reply, command->run, command->control->first);
+    *ret_status = dpt_rdzv_new_status(command->run, 0);
+}
+
+static bool have_all_answered(const struct run *run, uint64_t dump)
+{
+    struct rank_cursor at = {0};
+    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        if (rank->spawn > 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD && rank->stacks.of != dump)
+            return false;
+    return true;
+}
+
+/* Asks all ranks for their stacks. Those that have not answered after DUMP_MS are left out. */
+static void dump_run(struct command *command, Dpt__RunStatus **ret_status)
+{
+    struct run *run = command->run;
+    struct wishes *wishes = &run->wishes;
+    const int64_t now_ms = command->core->now_ms;
+    const uint64_t dump = command->control->number;
+    if (dump == 0) {
+        set_outcome(command, REFUSED, "a dump needs a number");
+        return;
+    }
+    if (wishes->dump != dump) {
+        wishes->dump = dump;
+        wishes->dump_ms = now_ms;
+        run->changed = true;
+    }
+    wishes->dump_until_ms = now_ms + DUMP_WISH_MS;
+    command->reply->number = dump;
+    if (!have_all_answered(run, dump) && now_ms - wishes->dump_ms < DUMP_MS) {
+        set_outcome(command, GOES_ON, "ranks of run %s print their stacks", run->name);
+        return;
+    }
+    set_outcome(command, DONE, "run %s", run->name);
+    *ret_status = dpt_rdzv_new_status(run, dump);
+}
+
+static void carry_out(struct command *command)
+{
+    static void (*const carry_out_verb[])(struct command *) = {
+        [DPT__CONTROL_VERB__CONTROL_DRAIN] = drain_node,
+        [DPT__CONTROL_VERB__CONTROL_EVICT] = evict_node,
+        [DPT__CONTROL_VERB__CONTROL_ALLOW] = allow_node,
+        [DPT__CONTROL_VERB__CONTROL_SAVE] = save_run,
+        [DPT__CONTROL_VERB__CONTROL_PAUSE] = pause_run,
+        [DPT__CONTROL_VERB__CONTROL_RESUME] = resume_run,
+        [DPT__CONTROL_VERB__CONTROL_STOP] = stop_run};
+    const Dpt__ControlVerb verb = command->control->verb;
+    const bool is_about_node = verb == DPT__CONTROL_VERB__CONTROL_DRAIN ||
+                               verb == DPT__CONTROL_VERB__CONTROL_EVICT ||
+                               verb == DPT__CONTROL_VERB__CONTROL_ALLOW;
+    if (is_about_node && command->control->node[0] == '\0')
+        set_outcome(command, REFUSED, "the command names no node");
+    else if (command->run != NULL && dpt_rdzv_has_ended(command->run) &&
+             verb != DPT__CONTROL_VERB__CONTROL_ALLOW && verb != DPT__CONTROL_VERB__CONTROL_SAVE)
+        answer_ended(command);
+    else
+        carry_out_verb[verb](command);
+    if (command->run != NULL)
+        dpt_rdzv_advance(command->run);
+}
+
+/* True: the machine may do this (docs/security.md); else the outcome says who may. */
+static bool is_allowed(const struct inquiry *from, struct command *command)
+{
+    const Dpt__ControlVerb verb = command->control->verb;
+    const bool reads =
+        verb == DPT__CONTROL_VERB__CONTROL_RUNS || verb == DPT__CONTROL_VERB__CONTROL_NODES ||
+        verb == DPT__CONTROL_VERB__CONTROL_SHOW || verb == DPT__CONTROL_VERB__CONTROL_DUMP;
+    const char *only = from->only_run != NULL ? from->only_run : "";
+    if (only[0] != '\0' && strcmp(command->control->run, only) != 0)
+        set_outcome(command, REFUSED, "this machine may take part in run '%s' only: name that run",
+                    only);
+    else if (from->join_only && !reads)
+        set_outcome(command, REFUSED,
+                    "this machine may join runs but not steer them: run dpt-ctl on a machine with "
+                    "the right 'define' (file 'machines' of the server's key folder)");
+    else
+        return true;
+    return false;
+}
+
+void dpt_rdzv_take_control(const struct inquiry *from)
+{
+    struct dpt_rdzv *core = from->core;
+    struct command command = {.core = core, .control = from->message->control};
+    Dpt__RunStatus *status = NULL;
+    const Dpt__ControlVerb verb = command.control->verb;
+    if (!dpt_rdzv_may_answer(core))
+        return;
+    command.reply = dpt_rdzv_new_reply(core, verb);
+    if (command.reply == NULL)
+        return;
+    const bool lists =
+        verb == DPT__CONTROL_VERB__CONTROL_RUNS ||
+        (verb == DPT__CONTROL_VERB__CONTROL_NODES && command.control->run[0] == '\0');
+    const bool allowed = is_allowed(from, &command);
+    const bool found = allowed && (lists || find_run(&command));
+    if (found && verb == DPT__CONTROL_VERB__CONTROL_NODES)
+        dpt_rdzv_reply_add_nodes(core, command.reply, command.run, command.control->first);
+    else if (found && verb == DPT__CONTROL_VERB__CONTROL_SHOW)
+        show_run(&command, &status);
+    else if (found && verb == DPT__CONTROL_VERB__CONTROL_DUMP)
+        dump_run(&command, &status);
+    else if (found && !lists)
+        carry_out(&command);
+    for (size_t i = 0; i < core->n_runs; i++)
+        if ((allowed && verb == DPT__CONTROL_VERB__CONTROL_RUNS) || core->runs[i] == command.run)
+            dpt_rdzv_reply_add_run(command.reply, core->runs[i]);
+    command.reply->text = dpt_outbox_text(&core->out, command.text);
+    if (command.run != NULL)
+        command.reply->run = command.run->name;
+    const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_WAITING,
+                                  .run = command.run,
+                                  .with_spec = command.run != NULL,
+                                  .status = status,
+                                  .reply = command.reply};
+    dpt_rdzv_answer_outsider(from, &answer);
+}

@@ -1,0 +1,24 @@
+/* Commands of an operator (dpt-ctl): Control of dpt.proto, judged and carried out. */
+#ifndef DPT_RENDEZVOUS_CORE_CONTROL_H
+#define DPT_RENDEZVOUS_CORE_CONTROL_H
+
+#include "rendezvous/core/reply.h"
+
+/* ---- control_info.c: facts, in memory of the outbox ---- */
+
+/* A reply that adds facts as long as there is memory. NULL: no memory. */
+Dpt__ControlReply *dpt_rdzv_new_reply(struct dpt_rdzv *core, Dpt__ControlVerb verb);
+void dpt_rdzv_reply_add_run(Dpt__ControlReply *reply, const struct run *run);
+/* Adds the nodes of the run (NULL: of all runs), members that are not back since a restart of the
+ * server, and denied ids; leaves the first `first` of them out. */
+void dpt_rdzv_reply_add_nodes(struct dpt_rdzv *core, Dpt__ControlReply *reply,
+                              const struct run *run, uint32_t first);
+
+/* ---- control.c ---- */
+
+/* Carries out the command of the message and answers it. The same command again changes nothing,
+ * and its answer says whether it is done. Sends nothing if many messages were answered within a
+ * second. */
+void dpt_rdzv_take_control(const struct inquiry *from);
+
+#endif

@@ -1,0 +1,60 @@
+/* What an operator wants (dpt-ctl): part of the state in run_state.h. */
+#ifndef DPT_RENDEZVOUS_CORE_ORDERS_H
+#define DPT_RENDEZVOUS_CORE_ORDERS_H
+
+#include "rendezvous/proto/message.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    DENIED_MAX = 1024,    /* denied ids of all runs */
+    SAVE_WISH_MS = 10000, /* a wish for a checkpoint that nobody repeats ends after this time */
+    DUMP_WISH_MS = 2000,  /* likewise for stacks */
+    DUMP_MS = 3000,       /* a rank that has not answered by then does not answer */
+    DUMP_RANKS_MAX = 512  /* ranks of a reply with their stacks: 2 MiB */
+};
+
+/* A node id that may not join the run of this name. */
+struct denied {
+    char run[DPT_PROTO_NAME_BYTES], node[DPT_PROTO_NAME_BYTES];
+};
+
+/* Durable: only dpt_rdzv_apply changes it. An entry outlives the run. */
+struct deny_list {
+    struct denied list[DENIED_MAX]; /* (n) in order of their denial */
+    size_t n;
+};
+
+/* The order for one node. */
+enum node_order {
+    NODE_ORDER_NONE,
+    NODE_ORDER_DRAIN, /* it shall leave; told with each answer */
+    NODE_ORDER_OUT    /* it is being evicted: its loss costs no restart */
+};
+
+struct dpt_rdzv;
+struct rank;
+/* runs.c: frees the memory of a rank. */
+void dpt_rdzv_rank_fini(struct rank *rank);
+/* runs.c: the place of a denied node in the list; denied.n: it is not there. */
+size_t dpt_rdzv_find_denied(const struct dpt_rdzv *core, const char *run, const char *node);
+
+/* The answer of a rank to an operator's DUMP. */
+struct rank_stacks {
+    uint64_t of; /* number of the DUMP; 0: none */
+    char *text;  /* owned */
+};
+
+/* Wishes that are not durable: dpt-ctl repeats them until they are fulfilled. */
+struct wishes {
+    int64_t save_from;              /* a checkpoint of this step or a later one; 0: none */
+    int64_t save_until_ms;          /* the wish ends then */
+    bool told_unsaved;              /* the log says that STOP cannot save */
+    uint64_t dump;                  /* number of the newest DUMP; 0: none */
+    int64_t dump_ms, dump_until_ms; /* it began, and the wish ends */
+    bool resumed;                   /* RESUME is the cause of the next generation */
+};
+
+#endif

@@ -1,0 +1,167 @@
+/* Commands of an operator about nodes; questions; limits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/rendezvous/core/fake_operator.h"
+
+/* ---- nodes ---- */
+
+static void drained_node_leaves(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    refused(order(VERB(DRAIN), "x"), "no run here has a node 'x'");
+    goes_on(order(VERB(DRAIN), "b"));
+    assert_int_equal(reply.number, 1);
+    assert_true(b.drain);
+    assert_false(a.drain);
+    b.state.leaving = true; /* as its agent does */
+    fakes_settle(&stage, two, 2);
+    IS(b, RELEASED);
+    IS(a, RUNNING);
+    done(again(VERB(DRAIN), "b"));
+    assert_int_equal(stage.view.restarts_left, 100);
+}
+
+/* It was started again after it had left. */
+static void later_incarnation_is_not_drained(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    goes_on(order(VERB(DRAIN), "b"));
+    const uint64_t number = reply.number;
+    b.state.leaving = true;
+    fakes_settle(&stage, two, 2);
+    b.state.leaving = false;
+    b.stamp.incarnation = 2;
+    b.counter = 0;
+    b.epoch = 0;
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_STANDBY;
+    b.ranks[0].generation = 0;
+    fake_say(&b, &stage);
+    assert_true(b.counter_seen > 0);
+    reply.number = number;
+    done(again(VERB(DRAIN), "b"));
+    assert_false(b.drain);
+}
+
+static void evicted_node_stays_out(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    done(order(VERB(EVICT), "b"));
+    IS(b, EXPELLED);
+    assert_int_equal(b.world_step, 9);
+    IS(a, PREPARE);
+    done(again(VERB(EVICT), "b"));
+    fakes_settle(&stage, two, 1);
+    IS(a, RUNNING);
+    assert_int_equal(stage.view.restarts_left, 100); /* it costs no restart */
+    b.stamp.incarnation = 2;
+    b.counter = 0;
+    b.epoch = 0;
+    fake_refused(&b, &stage, "an operator has evicted node 'b'");
+    stage_restart_with_journal(&stage, 99);
+    stage_tick(&stage, 0);
+    fake_refused(&b, &stage, "dpt-ctl allow b");
+    done(order(VERB(ALLOW), "b"));
+    fake_say(&b, &stage);
+    assert_true(b.counter_seen > 0);
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_DENIED], 2);
+}
+
+/* The denial outlives the run. */
+static void evicted_node_stays_out_of_the_next_run(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    done(order(VERB(EVICT), "b"));
+    fakes_settle(&stage, two, 1);
+    goes_on(order(VERB(STOP), ""));
+    fakes_settle(&stage, two, 1);
+    stage_pass(&stage, 20000);
+    assert_int_equal(dpt_rdzv_runs(stage.core), 0);
+    fake_say(&c, &stage);
+    b.stamp.incarnation = 2;
+    b.counter = 0;
+    b.epoch = 0;
+    fake_refused(&b, &stage, "an operator has evicted node 'b'");
+    done(order(VERB(ALLOW), "b"));
+    refused(order(VERB(ALLOW), "b"), "no node 'b' is denied");
+}
+
+/* ---- questions ---- */
+
+static void nodes_list_has_all(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    done(order(VERB(EVICT), "b"));
+    done(order(VERB(NODES), ""));
+    assert_int_equal(reply.n_nodes, 2); /* a, and b as denied */
+    assert_int_equal(reply.nodes_left, 0);
+    done(order(VERB(RUNS), ""));
+    assert_int_equal(reply.n_runs, 1);
+    assert_int_equal(run_info.step, 9);
+}
+
+/* A flood of commands does not delay the runs. */
+static void answers_are_limited(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    int answered = 0;
+    for (int i = 0; i < 100; i++) {
+        stage.now_ms -= 40;
+        (void)order(VERB(RUNS), "");
+        answered += stage.n_sends > 0;
+    }
+    assert_in_range(answered, 1, 33);
+}
+
+static void machine_without_the_right_only_looks(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    const struct operator_rights join = {.join_only = true}, one = {.only_run = "demo"};
+    refused(order_as(&join, VERB(PAUSE), "demo"), "the right 'define'");
+    refused(order_as(&join, VERB(STOP), "demo"), "the right 'define'");
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_PAUSED], 0);
+    done(order_as(&join, VERB(SHOW), "demo"));
+    done(order_as(&join, VERB(RUNS), ""));
+    /* A message that names the run in its stamp and another in its command. */
+    refused(order_as(&one, VERB(PAUSE), "other"), "may take part in run 'demo' only");
+    refused(order_as(&one, VERB(RUNS), ""), "may take part in run 'demo' only");
+    goes_on(order_as(&one, VERB(PAUSE), "demo"));
+}
+
+static void command_without_a_node_is_refused(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    Dpt__Control control = DPT__CONTROL__INIT;
+    control.verb = VERB(EVICT);
+    control.run = "demo";
+    refused(send_control(&control), "names no node");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, trio_setup, trio_teardown)
+        TEST(drained_node_leaves),
+        TEST(later_incarnation_is_not_drained),
+        TEST(evicted_node_stays_out),
+        TEST(evicted_node_stays_out_of_the_next_run),
+        TEST(nodes_list_has_all),
+        TEST(answers_are_limited),
+        TEST(machine_without_the_right_only_looks),
+        TEST(command_without_a_node_is_refused),
+#undef TEST
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

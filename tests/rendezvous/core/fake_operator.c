@@ -1,0 +1,120 @@
+/* The operator of fake_operator.h. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/rendezvous/core/fake_operator.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+Dpt__ControlReply reply;
+char reply_text[DPT_PROTO_TEXT_BYTES];
+Dpt__RunInfo run_info;
+
+/* The operator's messages come over a connection of their own. The answer goes through its encoding
+ * and its checks. */
+static void keep_reply(const Dpt__ServerState *message)
+{
+    size_t bytes = dpt_message_bytes(&message->base);
+    void *data = malloc(bytes);
+    Dpt__ServerState *decoded = NULL;
+    struct dpt_err err;
+    assert_non_null(data);
+    assert_int_equal(dpt_message_encode(&message->base, data, bytes, &bytes, &err), DPT_OK);
+    if (dpt_message_decode_server_state(data, bytes, &decoded, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    assert_non_null(decoded->reply);
+    reply = *decoded->reply;
+    (void)snprintf(reply_text, sizeof reply_text, "%s", decoded->reply->text);
+    if (decoded->reply->n_runs > 0)
+        run_info = *decoded->reply->runs[0];
+    dpt_message_free_server_state(&decoded);
+    free(data);
+}
+
+static Dpt__ControlOutcome send_as(const struct operator_rights *rights, Dpt__Control *control)
+{
+    Dpt__Stamp stamp = DPT__STAMP__INIT;
+    Dpt__AgentState state = DPT__AGENT_STATE__INIT;
+    stamp.run = rights->only_run != NULL ? (char *)rights->only_run : "-";
+    stamp.node = "dpt-ctl";
+    stamp.incarnation = 1;
+    state.version = DPT_PROTO_VERSION;
+    state.software = "test";
+    state.stamp = &stamp;
+    state.counter = 1;
+    state.control = control;
+    stage.on_reply = keep_reply;
+    stage.now_ms += 40; /* the server answers 32 commands a second */
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_MESSAGE,
+                                               .conn = 999,
+                                               .message = &state,
+                                               .join_only = rights->join_only,
+                                               .only_run = rights->only_run});
+    return reply.outcome;
+}
+
+Dpt__ControlOutcome send_control(Dpt__Control *control)
+{
+    return send_as(&(struct operator_rights){0}, control);
+}
+
+Dpt__ControlOutcome order_as(const struct operator_rights *rights, Dpt__ControlVerb verb,
+                             const char *run)
+{
+    Dpt__Control control = DPT__CONTROL__INIT;
+    control.verb = verb;
+    control.run = (char *)run;
+    control.step = -1;
+    return send_as(rights, &control);
+}
+
+Dpt__ControlOutcome order(Dpt__ControlVerb verb, const char *node)
+{
+    Dpt__Control control = DPT__CONTROL__INIT;
+    control.verb = verb;
+    control.node = (char *)node;
+    control.step = -1;
+    return send_control(&control);
+}
+
+Dpt__ControlOutcome again(Dpt__ControlVerb verb, const char *node)
+{
+    Dpt__Control control = DPT__CONTROL__INIT;
+    control.verb = verb;
+    control.node = (char *)node;
+    control.step = reply.step;
+    control.number = reply.number;
+    return send_control(&control);
+}
+
+void refused(Dpt__ControlOutcome outcome, const char *why)
+{
+    assert_true(outcome == DPT__CONTROL_OUTCOME__CONTROL_REFUSED ||
+                outcome == DPT__CONTROL_OUTCOME__CONTROL_UNKNOWN);
+    if (strstr(reply_text, why) == NULL)
+        fail_msg("wanted '%s' in: %s", why, reply_text);
+}
+
+void done(Dpt__ControlOutcome outcome)
+{
+    if (outcome != DPT__CONTROL_OUTCOME__CONTROL_DONE)
+        fail_msg("not done: %s", reply_text);
+}
+
+void goes_on(Dpt__ControlOutcome outcome)
+{
+    if (outcome != DPT__CONTROL_OUTCOME__CONTROL_GOES_ON)
+        fail_msg("does not go on: %s", reply_text);
+}
+
+void start_trio_at_9(void)
+{
+    trio_start();
+    trio_step_to(9);
+}

@@ -1,0 +1,119 @@
+/* The agent and the wishes of an operator: drain, save, pause, stop. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/sim/agent_bench.h"
+
+#include <string.h>
+
+static void test_drain_is_a_first_signal(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.drain = true;
+    bench_server(b, SERVER(RUNNING), 1);
+    assert_true(b->said && b->leaving);
+    bench_server(b, SERVER(RUNNING), 1); /* with each answer */
+    assert_false(b->ended);
+    bench_server(b, SERVER(RELEASED), 1);
+    bench_ranks_are_gone(b);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, 0);
+}
+
+/* A launcher stops the machine that an operator drains. */
+static void test_first_signal_after_drain_changes_nothing(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.drain = true;
+    bench_server(b, SERVER(RUNNING), 1);
+    bench_signal(b);
+    assert_false(b->ended);
+    assert_int_equal(b->kills[0], 0);
+    bench_signal(b);
+    assert_int_not_equal(b->kills[0], 0);
+    bench_ranks_are_gone(b);
+    assert_int_equal(b->exit_code, 75);
+}
+
+static int64_t save_from_told(const struct bench *b)
+{
+    int64_t newest = -1;
+    for (size_t i = 0; i < b->out.n_to_ranks; i++)
+        newest = b->out.to_ranks[i].message->save_from;
+    return newest;
+}
+
+/* At once, and until the wish ends. */
+static void test_save_reaches_the_ranks(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.save_from = 4;
+    bench_server(b, SERVER(RUNNING), 1);
+    assert_int_equal(b->out.n_to_ranks, RANKS);
+    assert_int_equal(save_from_told(b), 4);
+    bench_server(b, SERVER(RUNNING), 1);
+    assert_int_equal(b->out.n_to_ranks, 0);
+    b->server.save_from = 0;
+    bench_server(b, SERVER(RUNNING), 1);
+    assert_int_equal(save_from_told(b), 0);
+}
+
+static void test_pause_is_seen(void **state)
+{
+    struct bench *b = *state;
+    struct dpt_agent_view view;
+    bench_run(b);
+    b->server.paused = true;
+    bench_server(b, SERVER(PREPARE), 2);
+    bench_ranks(b, RANK(QUIESCED), 2);
+    bench_server(b, SERVER(WAITING), 2);
+    bench_pass(b, 1000);
+    dpt_agent_view(b->agent, &view);
+    assert_true(view.paused);
+    assert_false(b->ended);
+}
+
+/* The run was stopped while this node was away: its steps are reported, and the code says so. */
+static void test_stopped_run_reports_unsaved_steps(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    b->server.last_holder = true;
+    bench_server(b, SERVER(DONE), 2);
+    bench_ranks_are_gone(b);
+    assert_int_equal(b->unsaved, 1);
+    assert_int_equal(b->exit_code, 75);
+}
+
+static void test_stopped_run_ends_with_0_if_all_is_saved(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    b->server.last_holder = true;
+    b->server.saved_step = 3;
+    bench_server(b, SERVER(DONE), 2);
+    bench_ranks_are_gone(b);
+    assert_int_equal(b->unsaved, 0);
+    assert_int_equal(b->exit_code, 0);
+}
+
+int main(void)
+{
+#define CASE(function) cmocka_unit_test_setup_teardown(function, bench_open, bench_close)
+    const struct CMUnitTest tests[] = {
+        CASE(test_drain_is_a_first_signal),
+        CASE(test_first_signal_after_drain_changes_nothing),
+        CASE(test_save_reaches_the_ranks),
+        CASE(test_pause_is_seen),
+        CASE(test_stopped_run_reports_unsaved_steps),
+        CASE(test_stopped_run_ends_with_0_if_all_is_saved),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
