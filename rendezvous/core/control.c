@@ -402,7 +402,8 @@ static bool have_all_answered(const struct run *run, uint64_t dump)
 {
     struct rank_cursor at = {0};
     for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        if (rank->spawn > 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD && rank->stacks.of != dump)
+        if (rank->spawn > 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD &&
+            rank->work.stacks.of != dump)
             return false;
     return true;
 }

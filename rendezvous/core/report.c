@@ -49,7 +49,7 @@ static struct rank_work work_of(const Dpt__RankActivity *activity)
 /* Keeps the stacks that an operator wants now, and drops earlier ones. */
 static void copy_stacks(struct run *run, struct rank *rank, const Dpt__RankState *state)
 {
-    struct rank_stacks *stacks = &rank->stacks;
+    struct rank_stacks *stacks = &rank->work.stacks;
     const uint64_t dump = dpt_rdzv_dump_wanted(run);
     if (stacks->of == dump)
         return;
@@ -90,7 +90,9 @@ static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
     rank->pending_generation = state->pending_generation;
     rank->ran_generation = state->ran_generation;
     rank->rebuilding = state->rebuilding;
+    const struct rank_stacks stacks = rank->work.stacks;
     rank->work = work_of(state->activity);
+    rank->work.stacks = stacks;
     rank->work.done = state->work_done;
 }
 

@@ -47,6 +47,7 @@ struct rank_work {
     uint32_t main_unit, main_slot, comm_unit;
     int64_t main_ms, comm_ms;
     bool known;
+    struct rank_stacks stacks; /* kept from report to report */
 };
 
 /* One rank process: the last report of its agent, and this server's decisions about the process.
@@ -71,9 +72,8 @@ struct rank {
     int32_t suspect; /* rank of the plan whose data connection broke; -1: none */
     bool busy;
     int64_t step_ms_median;
-    int64_t heard_ms;      /* when its agent last heard the process */
-    struct rank_work work; /* at heard_ms */
-    struct rank_stacks stacks;
+    int64_t heard_ms;         /* when its agent last heard the process */
+    struct rank_work work;    /* at heard_ms */
     uint64_t asked;           /* newest PREPARE for which the server waits for a report */
     uint64_t plan_generation; /* newest plan with a place for it; 0: none */
     int32_t plan_rank;        /* its rank in that plan */

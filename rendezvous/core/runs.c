@@ -89,7 +89,7 @@ bool dpt_rdzv_run_add(struct dpt_rdzv *core, const struct dpt_rdzv_record *recor
 void dpt_rdzv_rank_fini(struct rank *rank)
 {
     free(rank->outcome);
-    free(rank->stacks.text);
+    free(rank->work.stacks.text);
 }
 
 void dpt_rdzv_node_destroy(struct node *node)

@@ -55,8 +55,8 @@ static Dpt__RankStatus *new_rank_status(struct dpt_rdzv *core, const struct rank
     to->node_ms_ago = core->now_ms - node->link.heard_ms;
     to->connected = node->link.conn != 0;
     to->activity = new_activity(core, rank);
-    if (dump != 0 && rank->stacks.of == dump)
-        to->stacks = dpt_outbox_text(&core->out, rank->stacks.text);
+    if (dump != 0 && rank->work.stacks.of == dump)
+        to->stacks = dpt_outbox_text(&core->out, rank->work.stacks.text);
     return to;
 }
 

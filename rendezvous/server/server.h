@@ -31,11 +31,11 @@ struct dpt_server_options {
     /* The address to bind: a numeric IP address, "localhost" or "*". NULL: every address, or
      * loopback if `embedded`. */
     const char *address;
-    int port;            /* 0: the kernel chooses */
-    bool open;           /* no keys: every process that reaches the port is served */
-    const char *key_dir; /* of --key-dir; NULL: see rendezvous/keys/folder.h */
-    int stop_fd;         /* dpt_server_run returns when it becomes readable; borrowed */
-    bool fresh;          /* no worker has known an earlier server; implied by port 0 */
+    int port;                      /* 0: the kernel chooses */
+    bool open;                     /* no keys: every process that reaches the port is served */
+    const char *key_dir;           /* of --key-dir; NULL: see rendezvous/keys/folder.h */
+    int stop_fd;                   /* dpt_server_run returns when it becomes readable; borrowed */
+    bool fresh;                    /* no worker has known an earlier server; implied by port 0 */
     uint32_t nodes_max, ranks_max; /* of one run; 0: DPT_SERVER_NODES_MAX, DPT_SERVER_RANKS_MAX */
     /* Runs in the worker of its only run, with keys that only this worker has. Logs the core's
      * lines at debug. */

@@ -188,7 +188,8 @@ def test_evict_allow_drain(make_cluster, slow):
     (["runs", "tiny"], "runs: unexpected word 'tiny'"), (["pause", "a", "b"], "pause: unexpected word 'b'"),
     (["show", "a", "--run", "b"], "two runs are given"), (["evict", "a b"], "a run and a node are named by"),
     (["save", "../x"], "a run and a node are named by"), (["save", "--wait-s", "0"], "--wait-s"),
-    (["runs", "--rdzv-endpoint", "here"], "--rdzv-endpoint"), (["runs", "--run", "a"], "--run belongs to other commands"),
+    (["runs", "--rdzv-endpoint", "here"], "--rdzv-endpoint"),
+    (["runs", "--run", "a"], "--run belongs to other commands"),
 ])
 def test_wrong_words(words, why):
     done = subprocess.run([program("dpt-ctl"), *words], capture_output=True, text=True, timeout=20,
