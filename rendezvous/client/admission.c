@@ -11,10 +11,10 @@ enum dpt_status client_change_refused_key(struct dpt_client *client, struct dpt_
 {
     char hex[DPT_KEY_HEX_BYTES];
     if (client->was_up) { /* training goes on, as it does without a server */
-        if (!client->told_refused)
+        if (!client->refused)
             dpt_log(DPT_LOG_WARN, "the server at %s no longer admits this machine's key",
                     client_endpoint(client));
-        client->told_refused = true;
+        client->refused = true;
         return DPT_OK;
     }
     if (client->enrolling || (client->keys.has_token && !client->asked_token)) {
@@ -24,7 +24,7 @@ enum dpt_status client_change_refused_key(struct dpt_client *client, struct dpt_
         return DPT_OK;
     }
     dpt_key_hex(&client->keys.machine.public_key, hex);
-    return dpt_fail(err, DPT_ECONFIG,
+    return dpt_fail(err, DPT_EREFUSED,
                     "the server at %s does not admit this machine's key %.8s%s: give --rdzv-token "
                     "with a token that is on that server's screen, or that dpt-rdzv --new-token "
                     "makes there",
@@ -54,7 +54,7 @@ enum dpt_status client_take_admission(struct dpt_client *client, struct dpt_err 
     if (status != DPT_OK)
         return dpt_fail(err, status, "the server at %s: %s", client_endpoint(client), why.text);
     if (!answer.admitted)
-        return dpt_fail(err, DPT_ECONFIG, "the server at %s does not admit this machine: %s",
+        return dpt_fail(err, DPT_EREFUSED, "the server at %s does not admit this machine: %s",
                         client_endpoint(client), answer.text);
     dpt_log(DPT_LOG_INFO, "the server at %s has admitted this machine", client_endpoint(client));
     if (dpt_keyring_note_server(&client->keys, &client->keys.server, client_endpoint(client),
@@ -66,9 +66,11 @@ enum dpt_status client_take_admission(struct dpt_client *client, struct dpt_err 
     return DPT_INPROGRESS;
 }
 
-void client_change_server_key(struct dpt_client *client)
+void client_handshake_failed(struct dpt_client *client)
 {
     struct dpt_keyring *keys = &client->keys;
+    client->failures++;
+    client->failed_ms = client->last_tick_ms;
     if (keys->open || !keys->has_other)
         return;
     const struct dpt_key other = keys->other;

@@ -10,8 +10,12 @@
 #include <string.h>
 
 enum {
-    REFUSED = 400,    /* status of ZAP (ZeroMQ RFC 27): the server does not admit the key */
-    GROUP_SOCKETS = 3 /* ZeroMQ sockets of a client, both ends of its monitor included */
+    REFUSED = 400,     /* status of ZAP (ZeroMQ RFC 27): the server does not admit the key */
+    GROUP_SOCKETS = 3, /* ZeroMQ sockets of a client, both ends of its monitor included */
+    RETRY_MS = 500,    /* after a handshake that was refused */
+    /* A server that ends or is overloaded may close a connection in its handshake, too. */
+    FAILURES_MIN = 5,
+    FAILURE_IS_OLD_MS = 5000
 };
 
 struct dpt_client_group {
@@ -171,8 +175,11 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
     for (int number; (number = next_monitor_event(client, &value)) != 0;) {
         const bool failed = number == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL ||
                             number == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
+        if (number == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
+            number == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+            client_note_end(client);
         if (failed)
-            client_change_server_key(client);
+            client_handshake_failed(client);
         if (number == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && value == REFUSED)
             DPT_TRY(client_change_refused_key(client, err));
         if (client->socket == NULL)
@@ -190,6 +197,10 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
             continue;
         }
         client->was_up = client->was_up || up;
+        if (up) {
+            client->refused = false;
+            client->failures = 0;
+        }
         ret->kind = up ? DPT_CLIENT_UP : DPT_CLIENT_DOWN;
         return DPT_OK;
     }
@@ -230,6 +241,29 @@ void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYT
         dpt_reach_text(client->reach, ret);
 }
 
+bool dpt_client_is_denied(const struct dpt_client *client, char ret[DPT_CLIENT_DENIAL_BYTES])
+{
+    char why[DPT_CLIENT_WHY_BYTES], hex[DPT_KEY_HEX_BYTES];
+    ret[0] = '\0';
+    dpt_key_hex(&client->keys.machine.public_key, hex);
+    dpt_client_why(client, why);
+    if (client->refused)
+        (void)snprintf(ret, DPT_CLIENT_DENIAL_BYTES,
+                       "the server at %s no longer admits this machine's key %.8s: it was denied "
+                       "there, or the server has lost its list. Let it in again (file 'machines' "
+                       "of the server's key folder), or start this worker with another token",
+                       client_endpoint(client), hex);
+    else if (client->failures >= FAILURES_MIN &&
+             client->last_tick_ms - client->failed_ms < FAILURE_IS_OLD_MS)
+        (void)snprintf(ret, DPT_CLIENT_DENIAL_BYTES, "no handshake with the server at %s: %s",
+                       client_endpoint(client),
+                       why[0] != '\0' ? why
+                                      : "it has another key than before, or none. If that is "
+                                        "right, start this worker again with --rdzv-token as that "
+                                        "server prints it at its start");
+    return ret[0] != '\0';
+}
+
 void dpt_client_tick(struct dpt_client *client, int64_t now_ms)
 {
     look_for_reason(client, now_ms);
@@ -239,6 +273,10 @@ void dpt_client_tick(struct dpt_client *client, int64_t now_ms)
         client->last_heard_ms = now_ms;
     client->heard = false;
     client->last_tick_ms = now_ms;
+    if (client->ended && now_ms - client->ended_ms >= RETRY_MS) {
+        client_replace_socket(client);
+        return;
+    }
     if (client->socket != NULL && now_ms - client->last_heard_ms < client->silence_ms)
         return;
     dpt_log(DPT_LOG_DEBUG, "nothing heard from %s for %d ms, reconnecting", client_endpoint(client),

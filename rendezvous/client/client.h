@@ -26,6 +26,7 @@ enum {
     DPT_CLIENT_LINGER_MS = 500,   /* destroy waits this long for the last message to leave */
     DPT_CLIENT_ENDPOINT_BYTES = 280,
     DPT_CLIENT_WHY_BYTES = 256,
+    DPT_CLIENT_DENIAL_BYTES = 768,
     DPT_CLIENT_PATIENCE_MS = 200, /* after this time without a connection, look for the reason */
     DPT_CLIENT_FDS = 2,
     DPT_CLIENT_GROUP_FDS = 4 /* descriptors that a connected client of a group takes */
@@ -85,7 +86,7 @@ struct dpt_client_event {
 };
 
 /* The next event; DPT_INPROGRESS: none. Messages of more than one part are dropped. DPT_EPROTO: too
- * many such parts came in a row. DPT_ECONFIG: the server admits neither this machine's key nor its
+ * many such parts came in a row. DPT_EREFUSED: the server admits neither this machine's key nor its
  * token, and there was no connection before; the text says what to do. Call until DPT_INPROGRESS
  * before polling: the descriptors are edge-triggered. */
 DPT_MUST_USE enum dpt_status dpt_client_next(struct dpt_client *client,
@@ -98,6 +99,11 @@ void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS]
 /* The reason why no connection was ever made, and what to do. "": there was a connection, or the
  * reason is not known. */
 void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYTES]);
+
+/* True: the server is there and refuses this machine's key, or has another key than this machine
+ * knows, and no connection has been made since; *ret is one line with the remedy. False: *ret is
+ * "". */
+bool dpt_client_is_denied(const struct dpt_client *client, char ret[DPT_CLIENT_DENIAL_BYTES]);
 
 /* Tells the client the time (monotonic). After silence_ms without a message over a standing
  * connection the client replaces the socket, and dpt_client_next returns DOWN. Call it at least

@@ -26,9 +26,13 @@ struct dpt_client {
     int64_t first_tick_ms; /* -1: there was no tick */
     bool was_up, looked;   /* a connection was made; the search for a reason was started */
     struct dpt_keyring keys;
-    bool enrolling;   /* the socket has the key of the token */
-    bool asked_token; /* the token was tried */
-    bool told_refused;
+    bool enrolling;    /* the socket has the key of the token */
+    bool asked_token;  /* the token was tried */
+    bool ended;        /* the socket's session has ended: ZeroMQ makes no new connection ... */
+    int64_t ended_ms;  /* ... since then */
+    bool refused;      /* the server no longer admits this machine's key */
+    unsigned failures; /* handshakes that failed without a word since the last connection ... */
+    int64_t failed_ms; /* ... and the time of the last one */
     struct dpt_reach *reach; /* search for the reason, until a connection is made; else NULL */
 };
 
@@ -39,6 +43,8 @@ enum dpt_status client_fail_zmq(struct dpt_err *err, const char *what);
 const char *client_endpoint(const struct dpt_client *client);
 DPT_MUST_USE enum dpt_status client_open_socket(struct dpt_client *client, struct dpt_err *err);
 void client_close_socket(struct dpt_client *client, int linger_ms);
+/* ZeroMQ ends a session whose handshake was refused or ill-formed. A later tick replaces it. */
+void client_note_end(struct dpt_client *client);
 /* If no socket can be opened (descriptors may run out for a time), the next tick tries again. */
 void client_replace_socket(struct dpt_client *client);
 /* DPT_INPROGRESS: no whole message has arrived. */
@@ -49,7 +55,7 @@ DPT_MUST_USE enum dpt_status client_receive(struct dpt_client *client, struct dp
 
 /* The handshake has failed without a word: a server with another key ends the connection so. If it
  * may have another key, that one is tried. */
-void client_change_server_key(struct dpt_client *client);
+void client_handshake_failed(struct dpt_client *client);
 /* True: the message announces the server's next key, which is kept for later. */
 bool client_take_next_key(struct dpt_client *client, const struct dpt_client_event *event);
 

@@ -11,7 +11,7 @@ enum {
     RECONNECT_FIRST_MS = 50,
     RECONNECT_LAST_MS = 500,
     CONNECT_TIMEOUT_MS = 2000,
-    HANDSHAKE_TIMEOUT_MS = 2000,
+    HANDSHAKE_TIMEOUT_MS = 10000, /* as the server (loop.c) */
     PARTS_MAX = 16 /* parts of malformed messages that one call drops; then it fails */
 };
 
@@ -130,10 +130,17 @@ enum dpt_status client_open_socket(struct dpt_client *client, struct dpt_err *er
     return read_fd(client->monitor, &client->fds[1], err);
 }
 
+void client_note_end(struct dpt_client *client)
+{
+    client->ended = true;
+    client->ended_ms = client->last_tick_ms;
+}
+
 void client_replace_socket(struct dpt_client *client)
 {
     struct dpt_err err;
     client_close_socket(client, 0);
+    client->ended = false;
     if (client_open_socket(client, &err) == DPT_OK)
         return;
     client_close_socket(client, 0);

@@ -99,6 +99,11 @@ static void read_text(struct dpt_reader *reader, char *ret, size_t room)
         dpt_reader_reject(reader);
 }
 
+bool dpt_enroll_is_request(const void *data, size_t bytes)
+{
+    return bytes >= sizeof request_magic && memcmp(data, request_magic, sizeof request_magic) == 0;
+}
+
 enum dpt_status dpt_enroll_request_decode(const void *data, size_t bytes,
                                           struct dpt_enroll_request *ret, struct dpt_err *err)
 {

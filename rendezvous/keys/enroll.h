@@ -52,6 +52,9 @@ void dpt_next_key_encode(const struct dpt_key *key, uint8_t ret[DPT_NEXT_KEY_BYT
 /* False: these bytes are no such message of this version. */
 bool dpt_next_key_decode(const void *data, size_t bytes, struct dpt_key *ret);
 
+/* True: the bytes begin as a request of any version. */
+bool dpt_enroll_is_request(const void *data, size_t bytes);
+
 /* DPT_EPROTO: these bytes are no such message. DPT_EVERSION: a message of another version. The name
  * of a request consists of the characters of dpt_enroll_name; a text has no control characters. */
 DPT_MUST_USE enum dpt_status dpt_enroll_request_decode(const void *data, size_t bytes,

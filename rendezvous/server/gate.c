@@ -434,6 +434,7 @@ size_t dpt_gate_enroll(struct dpt_gate *gate, const struct dpt_gate_peer *peer, 
     struct dpt_enroll_request request;
     struct dpt_enroll_answer answer = {.admitted = false};
     struct dpt_err err;
+    reload_changed(gate); /* the token may have been revoked a moment ago */
     if (dpt_enroll_request_decode(data, bytes, &request, &err) == DPT_OK)
         decide_request(gate, peer, &request, &answer);
     else

@@ -14,7 +14,7 @@ SAID_S = 60  # a program prints its help within this time
 SLOW = float(os.environ.get("DPT_TEST_SLOW", "1"))  # of sanitizers
 USAGE = {"dpt-worker": 2, "dpt-rdzv": 2, "dpt-ckpt": 2, "dpt-data": 2, "dpt-plan": 2, "dpt-plot": 2,
          "dpt-trace": 2, "dpt-doctor": 2, "dpt-ctl": 2, "dpt-bench": 2}
-CODES = {"dpt-worker": {0, 2, 3, 4, 75}, "dpt-rdzv": {0, 2, 4}, "dpt-ckpt": {0, 1, 2}, "dpt-data": {0, 1, 2},
+CODES = {"dpt-worker": {0, 2, 3, 4, 5, 75}, "dpt-rdzv": {0, 2, 4}, "dpt-ckpt": {0, 1, 2}, "dpt-data": {0, 1, 2},
          "dpt-plan": {0, 1, 2}, "dpt-plot": {0, 1, 2}, "dpt-trace": {0, 1, 2}, "dpt-doctor": {0, 1, 2},
          "dpt-ctl": {0, 2, 3, 4}, "dpt-bench": {0, 1, 2}}
 

@@ -8,6 +8,8 @@ import pytest
 
 from cluster import Process, program, wait_until
 
+DENIED = 5  # exit code of dpt-worker
+
 
 def rdzv(*args):
     done = subprocess.run([program("dpt-rdzv"), *map(str, args)], capture_output=True, text=True, timeout=60,
@@ -67,39 +69,39 @@ def test_two_machines_with_one_token(cluster, slow):
 
 
 def test_stranger_is_refused(cluster, slow):
-    """A machine that knows the server's key and has no token: one line, exit code 2."""
+    """A machine that knows the server's key and has no token: one line, exit code 5."""
     ring = cluster.root / "keys-s"
     ring.mkdir(mode=0o700)
     (ring / "server.key").write_text((cluster.root / "head" / "server.key").read_text())
     (ring / "server.key").chmod(0o600)
     worker = start_worker(cluster, "s", None)
-    assert worker.wait(30 * slow) == 2
+    assert worker.wait(30 * slow) == DENIED
     assert "does not admit this machine's key" in last_line(worker) and "--rdzv-token" in last_line(worker)
 
 
 def test_machine_with_another_server_key_says_so(cluster, slow):
     worker = start_worker(cluster, "s", None)
     worker.wait_log("the server there has another key than this machine's key folder has", 20 * slow)
-    assert worker.wait(60 * slow) == 3
-    assert "another key" in last_line(worker)
+    assert worker.wait(60 * slow) == DENIED
+    assert "another key" in last_line(worker) and "--rdzv-token" in last_line(worker)
 
 
 def test_bad_tokens(cluster, slow):
     token = new_token(cluster, "--token-uses", 1)
     first = start_worker(cluster, "a", token, nnodes=1)
     assert first.wait(60 * slow) == 0, first.log()
-    for node, text, said in (("b", token, "the token is used up (it admits 1 machine)"),
-                             ("c", token[:-1], "copy it whole"), ("d", "hello", "this is no token"),
-                             ("e", "@/nonexistent", "the file cannot be read")):
+    for node, text, code, said in (("b", token, DENIED, "the token is used up (it admits 1 machine)"),
+                                   ("c", token[:-1], 2, "copy it whole"), ("d", "hello", 2, "this is no token"),
+                                   ("e", "@/nonexistent", 2, "the file cannot be read")):
         worker = start_worker(cluster, node, text)
-        assert worker.wait(30 * slow) == 2, worker.log()
+        assert worker.wait(30 * slow) == code, worker.log()
         assert said in last_line(worker), worker.log()
     tokens = cluster.root / "head" / "tokens"
     fresh = new_token(cluster)
     words = tokens.read_text().splitlines()[-1].split()
     tokens.write_text(tokens.read_text().replace(" ".join(words), " ".join([*words[:3], "1000", words[4]])))
     worker = start_worker(cluster, "f", fresh)
-    assert worker.wait(30 * slow) == 2 and "the token expired " in last_line(worker), worker.log()
+    assert worker.wait(30 * slow) == DENIED and "the token expired " in last_line(worker), worker.log()
 
 
 def test_join_only_machine(cluster, slow):
@@ -138,7 +140,8 @@ def test_denied_machine_is_cut_off_and_the_other_goes_on(make_cluster, slow):
     cluster.wait_world(1, 60 * slow)
     assert a.wait(120 * slow) == 0, a.log()
     b.wait_log("no longer admits this machine's key", 60 * slow)
-    b.kill_machine()
+    assert b.wait(60 * slow) == DENIED, b.log()
+    assert "no longer admits this machine's key" in last_line(b) and "file 'machines'" in last_line(b)
 
 
 def test_node_id_of_another_machine(cluster, slow):

@@ -241,6 +241,21 @@ void bench_join(struct bench *b)
     bench_ranks(b, RANK(STANDBY), 0);
 }
 
+void bench_server_goes(struct bench *b)
+{
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_DOWN});
+}
+
+void bench_wait_in(struct bench *b, Dpt__RankPhase phase, uint64_t generation, int64_t ms)
+{
+    for (int64_t until_ms = b->now_ms + ms; b->now_ms < until_ms && !b->ended;) {
+        bench_pass(b, 500);
+        for (uint32_t i = 0; i < RANKS && !b->ended; i++)
+            if (b->kills[i] == 0)
+                bench_rank(b, i, phase, generation);
+    }
+}
+
 /* Plan of generation 1 with the first processes of both ranks as its world. */
 void bench_plan_of(struct bench *b, uint64_t generation, uint32_t spawn)
 {

@@ -56,6 +56,10 @@ void bench_step(struct bench *b, struct dpt_agent_event event);
 void bench_signal(struct bench *b);
 /* Lets `ms` pass, with a step at each deadline, as the loop does. */
 void bench_pass(struct bench *b, int64_t ms);
+/* The connection to the server ends. */
+void bench_server_goes(struct bench *b);
+/* `ms` pass, and the ranks go on saying that they are in this phase. */
+void bench_wait_in(struct bench *b, Dpt__RankPhase phase, uint64_t generation, int64_t ms);
 void bench_server(struct bench *b, Dpt__ServerPhase phase, uint64_t generation);
 void bench_rank(struct bench *b, uint32_t local, Dpt__RankPhase phase, uint64_t generation);
 void bench_ranks(struct bench *b, Dpt__RankPhase phase, uint64_t generation);

@@ -10,22 +10,6 @@
 
 #include <string.h>
 
-static void server_goes(struct bench *b)
-{
-    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_DOWN});
-}
-
-/* Time passes, and the ranks go on saying where they are. */
-static void wait_in(struct bench *b, Dpt__RankPhase phase, uint64_t generation, int64_t ms)
-{
-    for (int64_t until_ms = b->now_ms + ms; b->now_ms < until_ms && !b->ended;) {
-        bench_pass(b, 500);
-        for (uint32_t i = 0; i < RANKS && !b->ended; i++)
-            if (b->kills[i] == 0)
-                bench_rank(b, i, phase, generation);
-    }
-}
-
 enum { JOIN_MS = 12 * 5000 };
 
 /* Steps that no checkpoint holds wait for a server as long as it takes, and go on with it. */
@@ -33,8 +17,8 @@ static void test_unsaved_steps_wait_without_limit(void **state)
 {
     struct bench *b = *state;
     bench_wait_with_steps(b);
-    server_goes(b);
-    wait_in(b, RANK(QUIESCED), 2, 10 * JOIN_MS);
+    bench_server_goes(b);
+    bench_wait_in(b, RANK(QUIESCED), 2, 10 * JOIN_MS);
     assert_false(b->ended);
     struct dpt_agent_view view;
     dpt_agent_view(b->agent, &view);
@@ -70,7 +54,7 @@ static void test_stuck_rank_without_server(void **state)
     struct bench *b = *state;
     bench_run(b);
     bench_server(b, SERVER(PREPARE), 2);
-    server_goes(b);
+    bench_server_goes(b);
     for (int i = 0; i < 300; i++)
         bench_pass(b, 100);
     assert_int_equal(b->kills[0] + b->kills[1], 0);
@@ -104,10 +88,10 @@ static void test_saved_steps_end_at_the_join_time(void **state)
     bench_run(b);
     b->rank.checkpoint_step = 3;
     bench_ranks(b, RANK(FINISHED), 1);
-    server_goes(b);
-    wait_in(b, RANK(FINISHED), 1, JOIN_MS - 5000);
+    bench_server_goes(b);
+    bench_wait_in(b, RANK(FINISHED), 1, JOIN_MS - 5000);
     assert_false(b->ended);
-    wait_in(b, RANK(FINISHED), 1, 10000);
+    bench_wait_in(b, RANK(FINISHED), 1, 10000);
     bench_rank_exits(b, 0, -9);
     bench_rank_exits(b, 1, -9);
     assert_true(b->ended);
@@ -122,8 +106,8 @@ static void test_end_without_its_checkpoint_waits(void **state)
     struct bench *b = *state;
     bench_run(b);
     bench_ranks(b, RANK(FINISHED), 1);
-    server_goes(b);
-    wait_in(b, RANK(FINISHED), 1, 10 * JOIN_MS);
+    bench_server_goes(b);
+    bench_wait_in(b, RANK(FINISHED), 1, 10 * JOIN_MS);
     assert_false(b->ended);
 }
 
@@ -132,8 +116,8 @@ static void test_end_without_its_checkpoint_waits(void **state)
 static void begin_rescue(struct bench *b)
 {
     bench_wait_with_steps(b);
-    server_goes(b);
-    wait_in(b, RANK(QUIESCED), 2, 3000);
+    bench_server_goes(b);
+    bench_wait_in(b, RANK(QUIESCED), 2, 3000);
     bench_signal(b);
     assert_false(b->ended);
     assert_int_equal(b->command[0], COMMAND(RESCUE));
@@ -211,8 +195,8 @@ static void test_rescue_that_fails(void **state)
     b->rank.shards = list;
     b->rank.n_shards = 1;
     bench_wait_with_steps(b);
-    server_goes(b);
-    wait_in(b, RANK(QUIESCED), 2, 3000);
+    bench_server_goes(b);
+    bench_wait_in(b, RANK(QUIESCED), 2, 3000);
     bench_signal(b);
     assert_int_equal(b->command[0], COMMAND(RESCUE));
     assert_int_equal(b->command[1], COMMAND(RESCUE));
@@ -235,7 +219,7 @@ static void test_rescue_that_is_late(void **state)
     struct bench *b = *state;
     begin_rescue(b);
     const int64_t from_ms = b->now_ms;
-    wait_in(b, RANK(QUIESCED), 2, 9000);
+    bench_wait_in(b, RANK(QUIESCED), 2, 9000);
     assert_int_equal(b->unsaved, 1);
     bench_ranks_are_gone(b);
     assert_true(b->now_ms - from_ms <= 9000);
@@ -249,7 +233,7 @@ static void test_rescue_that_others_saved_meanwhile(void **state)
     begin_rescue(b);
     b->server.saved_step = 51;
     bench_server(b, SERVER(RUNNING), 3);
-    wait_in(b, RANK(QUIESCED), 2, 9000);
+    bench_wait_in(b, RANK(QUIESCED), 2, 9000);
     bench_ranks_are_gone(b);
     assert_int_equal(b->unsaved, 0);
     assert_int_equal(b->exit_code, DPT_EXIT_DONE);
@@ -317,8 +301,8 @@ static void test_fatal_error_in_an_outage(void **state)
 {
     struct bench *b = *state;
     bench_wait_with_steps(b);
-    server_goes(b);
-    wait_in(b, RANK(QUIESCED), 2, 3000);
+    bench_server_goes(b);
+    bench_wait_in(b, RANK(QUIESCED), 2, 3000);
     fatal_error(b, 0, DPT_EXIT_CONFIG);
     bench_rank_exits(b, 0, DPT_EXIT_CONFIG);
     for (int i = 0; i < 60 && b->command[1] != COMMAND(RESCUE); i++) {
@@ -342,8 +326,8 @@ static void test_fatal_error_without_a_rescue(void **state)
 {
     struct bench *b = *state;
     bench_wait_with_steps(b);
-    server_goes(b);
-    wait_in(b, RANK(QUIESCED), 2, 3000);
+    bench_server_goes(b);
+    bench_wait_in(b, RANK(QUIESCED), 2, 3000);
     fatal_error(b, 0, DPT_EXIT_CONFIG);
     bench_rank_exits(b, 0, DPT_EXIT_CONFIG);
     for (int i = 0; i < 150 && !b->ended && b->kills[1] == 0; i++) {
@@ -362,7 +346,7 @@ static void test_spare_with_steps(void **state)
     struct bench *b = *state;
     bench_run(b);
     bench_server(b, SERVER(SPARE), 2);
-    wait_in(b, RANK(QUIESCED), 1, 3000);
+    bench_wait_in(b, RANK(QUIESCED), 1, 3000);
     bench_signal(b);
     assert_int_equal(b->command[0], COMMAND(RESCUE));
     assert_int_equal(b->unsaved, 0);
@@ -375,9 +359,9 @@ static void test_server_goes_while_leaving(void **state)
     struct bench *b = *state;
     bench_run(b);
     bench_signal(b);
-    wait_in(b, RANK(RUNNING), 1, 1500);
+    bench_wait_in(b, RANK(RUNNING), 1, 1500);
     assert_int_equal(b->command[0], COMMAND(GO));
-    wait_in(b, RANK(RUNNING), 1, 1000);
+    bench_wait_in(b, RANK(RUNNING), 1, 1000);
     assert_int_equal(b->command[0], COMMAND(RESCUE));
     bench_server(b, SERVER(PREPARE), 2);
     bench_pass(b, 200);
@@ -391,8 +375,8 @@ static void test_leave_without_a_folder(void **state)
     struct bench *b = *state;
     b->no_checkpoints = true;
     bench_wait_with_steps(b);
-    server_goes(b);
-    wait_in(b, RANK(QUIESCED), 2, 3000);
+    bench_server_goes(b);
+    bench_wait_in(b, RANK(QUIESCED), 2, 3000);
     bench_signal(b);
     assert_int_equal(b->command[0], COMMAND(EXIT));
     assert_int_equal(b->unsaved, 1);
@@ -416,7 +400,7 @@ static void test_confirmation_keeps_newest_answer(void **state)
     assert_int_equal(b->confirmed_ms[0], sent_ms);
     assert_int_equal(b->confirmed_ms[1], sent_ms);
     /* Silence confirms nothing, and neither does a repeated answer. */
-    wait_in(b, RANK(RUNNING), 1, 1000);
+    bench_wait_in(b, RANK(RUNNING), 1, 1000);
     assert_int_equal(b->confirmed_ms[0], sent_ms);
     b->agent_counter = counter;
     bench_server(b, SERVER(RUNNING), 1);

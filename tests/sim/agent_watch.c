@@ -27,7 +27,7 @@ struct agent_watch {
     bool fenced;
     uint64_t fence_counter;
     /* causes to end */
-    bool told_end, told_failed, told_refused, told_expelled, fatal, died;
+    bool told_end, told_failed, told_refused, told_expelled, told_denied, fatal, died;
     unsigned signals;
     char broken[BROKEN_BYTES];
 };
@@ -178,6 +178,9 @@ static void take_event(struct agent_watch *watch, const struct dpt_agent_event *
     case DPT_AGENT_EVENT_DISOWNED:
         watch->told_expelled = true;
         break;
+    case DPT_AGENT_EVENT_SERVER_DENIES:
+        watch->told_denied = event->text[0] != '\0';
+        break;
     case DPT_AGENT_EVENT_SIGNAL:
         watch->signals++;
         break;
@@ -198,6 +201,8 @@ static bool is_excused(const struct agent_watch *watch, int code)
                watch->died;
     case DPT_EXIT_SERVER:
         return true; /* silence is no event */
+    case DPT_EXIT_DENIED:
+        return watch->told_denied;
     default:
         for (uint32_t i = 0; i < DPT_PROTO_RANKS_MAX; i++)
             if (watch->procs[i].barren >= STARTS_MAX && code == DPT_EXIT_FAILED)

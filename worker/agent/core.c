@@ -186,6 +186,9 @@ static void handle_event(struct dpt_agent *agent, const struct dpt_agent_event *
     case DPT_AGENT_EVENT_SERVER_DOWN:
         agent->server.up = false;
         break;
+    case DPT_AGENT_EVENT_SERVER_DENIES:
+        dpt_agent_copy_text(agent->server.denial, sizeof agent->server.denial, event->text);
+        break;
     case DPT_AGENT_EVENT_SERVER_MESSAGE:
         dpt_agent_on_server(agent, event->server_message);
         break;

@@ -21,6 +21,7 @@ enum dpt_exit_code {
     DPT_EXIT_CONFIG = 2, /* bad or refused configuration */
     DPT_EXIT_SERVER = 3, /* no server until the join deadline */
     DPT_EXIT_FAILED = 4, /* the run failed */
+    DPT_EXIT_DENIED = 5, /* the server does not take this machine's keys */
     /* Left with unsaved steps, or out of the run and not back in time (EX_TEMPFAIL). */
     DPT_EXIT_EXPELLED = 75
 };
@@ -59,8 +60,11 @@ enum dpt_agent_event_kind {
     DPT_AGENT_EVENT_TICK, /* with `steps` */
     /* CONFIGURED, with `facts`: happens once, as the first event or after ACTION_CONFIGURE. */
     DPT_AGENT_EVENT_CONFIGURED,
-    DPT_AGENT_EVENT_SERVER_UP,      /* a connection to the server is made (again) */
-    DPT_AGENT_EVENT_SERVER_DOWN,    /* the connection is broken, or is being replaced */
+    DPT_AGENT_EVENT_SERVER_UP,   /* a connection to the server is made (again) */
+    DPT_AGENT_EVENT_SERVER_DOWN, /* the connection is broken, or is being replaced */
+    /* SERVER_DENIES, with `text`: the server refuses this machine's key, or has another key than
+     * this machine knows. Holds until `text` is "". */
+    DPT_AGENT_EVENT_SERVER_DENIES,
     DPT_AGENT_EVENT_SERVER_MESSAGE, /* server_message */
     DPT_AGENT_EVENT_RANK_MESSAGE,   /* local_rank, spawn, rank_message */
     /* RANK_EOF, with local_rank, spawn, step: the rank's socket closed, and the core kills the
@@ -92,7 +96,8 @@ struct dpt_agent_event {
     int64_t step;
     /* The newest completed step of each local rank; NULL: not read. */
     const int64_t *steps;
-    /* The reason, for a person: of DISOWNED; of RANK_EXITED the cause of the end, may be NULL. */
+    /* The reason, for a person: of DISOWNED and SERVER_DENIES; of RANK_EXITED the cause of the end,
+     * may be NULL. */
     const char *text;
 };
 

@@ -126,7 +126,9 @@ static void begin_rescue(struct dpt_agent *agent)
     struct agent_end *end = &agent->end;
     const bool again = end->rescuing;
     const char *why = "no server answers";
-    if (end->last_holder)
+    if (agent->server.denial[0] != '\0')
+        why = "the server does not take this machine's keys";
+    else if (end->last_holder)
         why = "the nodes that leave have not saved";
     else if (end->rescue_code != 0 && !dpt_agent_lacks_server(agent))
         why = "the run ends without a checkpoint";

@@ -217,11 +217,15 @@ void dpt_agent_check_stage(struct dpt_agent *agent)
     dpt_agent_check_rescue(agent);
     if (agent->stage == STAGE_ENDING || end->leaving)
         return; /* the drain has its own deadline */
-    /* Ranks that compute need no server. Unsaved steps wait for a server without limit. A node with
-     * neither ends after join_ms. */
+    /* Ranks that compute need no server. Unsaved steps wait for a server without limit, but not for
+     * one that does not take this machine's keys: then they are saved. A node with neither ends
+     * after join_ms. */
     const int64_t silent_ms = agent->now_ms - agent->server.contact_ms;
-    if (silent_ms >= agent->timing.join_ms && !dpt_agent_is_computing(agent) &&
-        !dpt_agent_holds_unsaved(agent))
+    if (silent_ms < agent->timing.join_ms || dpt_agent_is_computing(agent))
+        return;
+    if (agent->server.denial[0] != '\0')
+        dpt_agent_end_saved(agent, DPT_EXIT_DENIED, agent->server.denial);
+    else if (!dpt_agent_holds_unsaved(agent))
         end_without_server(agent, silent_ms / 1000);
 }
 

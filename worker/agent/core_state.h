@@ -107,6 +107,7 @@ struct agent_server {
     uint32_t last_call_nodes;
     int64_t last_call_ms;
     char reason[DPT_PROTO_TEXT_BYTES]; /* why the last call is long */
+    char denial[DPT_PROTO_TEXT_BYTES]; /* why the server does not take this machine's keys; "" */
 };
 
 /* The server's newest order to the ranks. */

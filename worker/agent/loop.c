@@ -32,6 +32,7 @@ struct loop {
     size_t message_bytes;
     bool unsent; /* the connection did not take the newest state */
     bool up;     /* there is a connection */
+    bool denied; /* the core was told that the server does not take the keys */
     struct dpt_progress progress;
     bool ended;
     struct dpt_loop_end end;
@@ -255,6 +256,17 @@ static enum dpt_status read_server_message(struct loop *loop, const void *bytes,
     return status;
 }
 
+static enum dpt_status tell_denial(struct loop *loop, struct dpt_err *err)
+{
+    char text[DPT_CLIENT_DENIAL_BYTES];
+    const bool denied = dpt_client_is_denied(loop->options->client, text);
+    if (denied == loop->denied)
+        return DPT_OK;
+    loop->denied = denied;
+    return feed_agent(
+        loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_DENIES, .text = text}, err);
+}
+
 static enum dpt_status read_client(struct loop *loop, struct dpt_err *err)
 {
     struct dpt_client *client = loop->options->client;
@@ -263,7 +275,7 @@ static enum dpt_status read_client(struct loop *loop, struct dpt_err *err)
         struct dpt_client_event event;
         const enum dpt_status status = dpt_client_next(client, &event, err);
         if (status != DPT_OK)
-            return status == DPT_INPROGRESS ? DPT_OK : status;
+            return status == DPT_INPROGRESS ? tell_denial(loop, err) : status;
         if (event.kind == DPT_CLIENT_MESSAGE) {
             DPT_TRY(read_server_message(loop, event.message, event.bytes, err));
             continue;

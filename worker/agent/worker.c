@@ -409,6 +409,8 @@ static int exit_code_of_status(enum dpt_status status)
         return DPT_EXIT_CONFIG;
     case DPT_ESERVER:
         return DPT_EXIT_SERVER;
+    case DPT_EREFUSED:
+        return DPT_EXIT_DENIED;
     default:
         return DPT_EXIT_FAILED;
     }

@@ -146,6 +146,13 @@ void script_reply_plan(struct world *world, const Dpt__AgentState *said, Dpt__Se
     script_reply(world, reply, phase, GENERATION, "");
 }
 
+bool dpt_client_is_denied(const struct dpt_client *client, char ret[DPT_CLIENT_DENIAL_BYTES])
+{
+    (void)client;
+    ret[0] = '\0';
+    return false;
+}
+
 void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYTES])
 {
     (void)client;
