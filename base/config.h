@@ -11,6 +11,7 @@
 #ifndef DPT_BASE_CONFIG_H
 #define DPT_BASE_CONFIG_H
 
+#include "base/encrypt.h"
 #include "base/err.h"
 #include "base/world.h"
 
@@ -126,7 +127,8 @@ struct dpt_config_cluster {
     char interface[64]; /* for the data plane; "" = the interface routed to the server */
     /* Ranks of one host with different groups do not share memory; "" = null. */
     char host_group[64];
-    int mesh_max; /* ranks of the largest world that is a mesh */
+    int mesh_max;             /* ranks of the largest world that is a mesh */
+    enum dpt_encrypt encrypt; /* of data connections between hosts */
 };
 
 struct dpt_config_model {
@@ -380,6 +382,10 @@ int dpt_config_lanes_of(const struct dpt_config *config, int world_size);
  * at most DPT_CONFIG_WORLD_MAX. */
 enum { DPT_CONFIG_WORLD_MAX = DPT_MESH_MAX };
 int dpt_config_world_max(const struct dpt_config *config);
+
+/* cluster.mesh_max; 0, every world is a mesh, if cluster.encrypt protects connections: these are
+ * not relayed. */
+int dpt_config_mesh_max(const struct dpt_config *config);
 
 /* Whether the linear layers of this name ("q_proj") have adapters; false without train.lora. */
 bool dpt_config_adapts(const struct dpt_config *config, const char *layer);

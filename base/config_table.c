@@ -90,7 +90,12 @@ const struct dpt_key dpt_config_keys[] = {
     {KEY(INT, cluster.mesh_max), RUN, .def = "256", FROM_TO(1, DPT_MESH_MAX),
      .help = "ranks of the largest world in which each rank has a connection to every other; in a "
              "larger world a rank has at most 2 log2 W connections between hosts, and ranks relay "
-             "(docs/collectives.md)"},
+             "(docs/collectives.md). Without effect if cluster.encrypt protects connections"},
+    {KEY(CHOICE, cluster.encrypt), RUN, .def = "none",
+     WORDS({"none", DPT_ENCRYPT_NONE}, {"mac", DPT_ENCRYPT_MAC}, {"data", DPT_ENCRYPT_DATA}),
+     .help = "what data connections between hosts protect beyond their first message: none; mac, "
+             "so that bytes changed on the way end the attempt; data, encrypted, too. Not NCCL's "
+             "own traffic (docs/security.md)"},
 
     {KEY(CHOICE_TEXT, model.name), TRAJECTORY, .def = "gpt2",
      WORDS({"gpt2", 0}, {"llama", 0}, {"resnet", 0}),

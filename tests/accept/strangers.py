@@ -142,7 +142,8 @@ class Flood:
 
     def __init__(self, cluster, run):
         self.made_s, self.log = 0.0, cluster.root / "flood.jsonl"
-        argv = [sys.executable, FLOOD, cluster.endpoint(), "--rate", RATE, "--run", run, "--seconds", 10 ** 6]
+        argv = [sys.executable, FLOOD, cluster.endpoint(), "--rate", RATE, "--run", run, "--seconds", 10 ** 6,
+                *(["--keys"] if has_keys() else [])]
         with open(self.log, "wb") as out:
             self.process = subprocess.Popen([str(a) for a in argv], stdout=out, env=cluster.env)
 
@@ -173,8 +174,8 @@ def reformation_ms(cluster, worker):
 
 
 def flooded(line):
-    """1,000 connections a second from this machine (closed at once, bytes of another protocol, silent ones, messages
-    with another config): the median re-formation of two real workers after a killed rank is longer by 10 % or 20 ms at
+    """1,000 connections a second from this machine (closed at once, bytes of another protocol, silent ones, handshakes
+    with a drawn key): the median re-formation of two real workers after a killed rank is longer by 10 % or 20 ms at
     most. Kills with and without the flood take turns."""
     line.command(f"dpt-rdzv; two dpt-worker; kill -9 of a rank, with and without tests/accept/flood.py --rate {RATE}")
     times, rates = {False: [], True: []}, []

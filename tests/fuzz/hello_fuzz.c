@@ -1,5 +1,5 @@
 /* Fuzz target: the first message of a data connection, and the addresses in a plan. The first byte
- * chooses: 120 bytes as a hello, which is accepted if and only if a rank of this world would have
+ * chooses: 136 bytes as a hello, which is accepted if and only if a rank of this world would have
  * sent exactly these bytes; a true hello with some bytes overwritten; or a text as an address,
  * which prints and parses again to the same. */
 #include "tests/fuzz/fuzz.h"
@@ -23,7 +23,7 @@ static void check_hello(const uint8_t bytes[DPT_HANDSHAKE_BYTES], enum dpt_hands
         uint8_t expected[DPT_HANDSHAKE_BYTES];
         struct dpt_comm_spec other = own;
         other.rank = rank;
-        dpt_handshake_encode(&other, kind, OWN_RANK, expected);
+        dpt_handshake_encode(&other, kind, OWN_RANK, bytes + DPT_HANDSHAKE_SALT_AT, expected);
         if (memcmp(bytes, expected, sizeof expected) == 0)
             who = rank;
     }
@@ -41,12 +41,13 @@ static void hello(struct feed *feed)
 
 static void spoilt_hello(struct feed *feed)
 {
+    static const uint8_t salt[DPT_HANDSHAKE_SALT_BYTES] = {6, 5, 4};
     uint8_t bytes[DPT_HANDSHAKE_BYTES];
     struct dpt_comm_spec other = own;
     other.rank = (int)feed_below(feed, WORLD);
     const enum dpt_handshake_kind kind =
         feed_below(feed, 2) ? DPT_HANDSHAKE_DIALER : DPT_HANDSHAKE_WELCOME;
-    dpt_handshake_encode(&other, kind, (int)feed_below(feed, WORLD), bytes);
+    dpt_handshake_encode(&other, kind, (int)feed_below(feed, WORLD), salt, bytes);
     while (!feed_is_over(feed)) {
         const uint32_t at = feed_below(feed, DPT_HANDSHAKE_BYTES);
         bytes[at] = feed_u8(feed);

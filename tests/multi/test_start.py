@@ -140,10 +140,12 @@ def test_endpoint_from_the_environment(make_cluster, slow):
 
 
 def test_tcp_between_host_groups(make_cluster, slow):
-    """cluster.host_group disables shared memory: the same run over TCP has the same weights."""
+    """cluster.host_group disables shared memory: the same run over TCP has the same weights, also if the connections
+    are protected."""
     found = set()
-    for name, group in (("shm", "null"), ("tcp", "other")):
-        cluster = make_cluster(name, sets={"train.steps": 10})
+    for name, group, encrypt in (("shm", "null", "none"), ("tcp", "other", "none"), ("mac", "other", "mac"),
+                                 ("data", "other", "data")):
+        cluster = make_cluster(name, sets={"train.steps": 10, "cluster.encrypt": encrypt})
         cluster.start_server()
         cluster.start_worker("a", nnodes=2)
         cluster.start_worker("b", nnodes=2, sets={"cluster.host_group": group})

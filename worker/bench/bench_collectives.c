@@ -22,12 +22,14 @@ static const int64_t size_max = (int64_t)1 << 40;
 static enum dpt_status set_collective(void *ctx, const char *value, struct dpt_err *err);
 static enum dpt_status set_algorithm(void *ctx, const char *value, struct dpt_err *err);
 static enum dpt_status set_size(void *ctx, const char *value, struct dpt_err *err);
+static enum dpt_status set_encrypt(void *ctx, const char *value, struct dpt_err *err);
 
 static struct {
     unsigned collectives, algorithms; /* sets of bits */
     struct dpt_bench_list ranks;
     int64_t hosts, mesh_max, begin, end, factor, rounds, warmup, part;
     bool algorithm_given, cuda;
+    enum dpt_encrypt encrypt;
     const char *draw;
 } args = {.collectives = 1U << DPT_COLLECTIVE_ALL_REDUCE,
           .algorithms = 1U << DPT_ALGORITHM_DIRECT,
@@ -53,6 +55,10 @@ static const struct dpt_option options[] = {
      .number = &args.hosts, .min = 1, .max = AR_RANKS_MAX},
     {"--mesh-max", "N", "more ranks than N relay between hosts, as with cluster.mesh_max (16)",
      .number = &args.mesh_max, .min = 1, .max = AR_RANKS_MAX},
+    {"--encrypt", "HOW",
+     "none, mac or data: how these are protected, as with cluster.encrypt "
+     "(none)",
+     .set = set_encrypt, .ctx = &args.encrypt},
     {"--begin", "SIZE", "the smallest vector, such as 1K (1K)", .set = set_size,
      .ctx = &args.begin},
     {"--end", "SIZE", "the largest vector, such as 26M or 1G (1G)", .set = set_size,
@@ -106,6 +112,18 @@ static enum dpt_status set_algorithm(void *ctx, const char *value, struct dpt_er
 static enum dpt_status set_size(void *ctx, const char *value, struct dpt_err *err)
 {
     return collective_parse_size(value, SIZE_MIN, size_max, ctx, err);
+}
+
+static enum dpt_status set_encrypt(void *ctx, const char *value, struct dpt_err *err)
+{
+    static const char *const names[] = {
+        [DPT_ENCRYPT_NONE] = "none", [DPT_ENCRYPT_MAC] = "mac", [DPT_ENCRYPT_DATA] = "data"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(value, names[i]) == 0) {
+            *(enum dpt_encrypt *)ctx = (enum dpt_encrypt)i;
+            return DPT_OK;
+        }
+    return dpt_fail(err, DPT_EINVAL, "expected none, mac or data, got '%.40s'", value);
 }
 
 /* ---- a table ---- */
@@ -232,6 +250,7 @@ static void set_table(struct collectives_shared *shared, int n_ranks,
     shared->n_ranks = n_ranks;
     shared->n_hosts = (int)args.hosts;
     shared->mesh_max = (int)args.mesh_max;
+    shared->encrypt = args.encrypt;
     shared->part_numel = args.part / (int64_t)sizeof(float);
     shared->n_sizes =
         collective_sizes(args.begin, args.end, args.factor, bytes, COLLECTIVES_SIZES_MAX);

@@ -20,7 +20,8 @@ struct collectives_shared {
     enum dpt_algorithm algorithm;
     bool cuda; /* NCCL's own collectives between GPUs; `algorithm` is not used */
     int n_ranks, n_hosts;
-    int mesh_max; /* as cluster.mesh_max */
+    int mesh_max;             /* as cluster.mesh_max */
+    enum dpt_encrypt encrypt; /* of connections between hosts */
     int n_sizes;
     int64_t numel[COLLECTIVES_SIZES_MAX]; /* of the vectors, ascending */
     int64_t part_numel;

@@ -201,7 +201,8 @@ static void open_generation(struct rank *r)
                                  .host = r->host_of_position[r->rank],
                                  .peers = peers,
                                  .timeout_ms = TIMEOUT_MS,
-                                 .mesh_max = shared->mesh_max};
+                                 .mesh_max = shared->mesh_max,
+                                 .encrypt = shared->encrypt};
     spec.nonce[0] = (uint8_t)(r->generation % 251);
     for (int i = 0; i < shared->n_ranks; i++) {
         if (i == r->rank)

@@ -1,6 +1,7 @@
 /* Creation and destruction of a communicator, without its connections (create.c), and its abort
  * (comm.h). */
 #include "worker/comm/relay.h"
+#include "worker/comm/wire.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,24 +20,32 @@ static int inline_slots(int n_peers)
     return n_peers * 4 > COMM_INLINE_SLOTS_MIN ? n_peers * 4 : COMM_INLINE_SLOTS_MIN;
 }
 
-static size_t pool_bytes(int n_peers, int world_size, int mesh_max)
+/* Not counted: the contexts of libcrypto, some hundred bytes for each connection. */
+static size_t wires_bytes(int n_peers, enum dpt_encrypt encrypt)
 {
-    return COMM_COUNTED_BYTES + COMM_RECORDS_MAX * sizeof(struct dpt_rec) +
+    return encrypt == DPT_ENCRYPT_NONE ? 0 : (size_t)n_peers * sizeof(struct dpt_wire);
+}
+
+static size_t pool_bytes(int n_peers, int world_size, int mesh_max, enum dpt_encrypt encrypt)
+{
+    return wires_bytes(n_peers, encrypt) + COMM_COUNTED_BYTES +
+           COMM_RECORDS_MAX * sizeof(struct dpt_rec) +
            (size_t)inline_slots(n_peers) * DPT_COMM_BUF_BYTES_MAX +
            2 * (size_t)world_size * sizeof(struct dpt_comm_xfer) +
            dpt_router_bytes(world_size, mesh_max);
 }
 
-size_t dpt_comm_own_bytes(int world_size, int mesh_max)
+size_t dpt_comm_own_bytes(int world_size, int mesh_max, enum dpt_encrypt encrypt)
 {
     return COMM_STAGING_BYTES +
-           (world_size > 1 ? pool_bytes(world_size - 1, world_size, mesh_max) : 0);
+           (world_size > 1 ? pool_bytes(world_size - 1, world_size, mesh_max, encrypt) : 0);
 }
 
 static enum dpt_status alloc_pools(struct dpt_comm *comm, const struct dpt_comm_spec *spec,
                                    struct dpt_err *err)
 {
     const int n_peers = spec->n_peers, smalls = inline_slots(n_peers);
+    const bool wired = spec->encrypt != DPT_ENCRYPT_NONE;
     const bool routes = !dpt_route_is_mesh(spec->world_size, spec->mesh_max);
     /* With relays a peer of this host has two links, and a peer with a trunk one more. */
     const int n_links = routes ? 2 * n_peers + DPT_ROUTE_LINKS_MAX : n_peers;
@@ -45,11 +54,12 @@ static enum dpt_status alloc_pools(struct dpt_comm *comm, const struct dpt_comm_
     comm->pool.recs = calloc(COMM_RECORDS_MAX, sizeof *comm->pool.recs);
     comm->pool.smalls = calloc((size_t)smalls, DPT_COMM_BUF_BYTES_MAX);
     comm->xfers = calloc(2 * (size_t)comm->world_size, sizeof *comm->xfers);
-    comm->pool.bytes = pool_bytes(n_peers, comm->world_size, spec->mesh_max);
+    comm->wires = wired ? calloc((size_t)n_peers + 1, sizeof *comm->wires) : NULL;
+    comm->pool.bytes = pool_bytes(n_peers, comm->world_size, spec->mesh_max, spec->encrypt);
     dpt_account_add(comm->listener->account, DPT_MEMORY_COMM, NULL, comm->pool.bytes,
                     comm->pool.bytes);
     if (comm->links == NULL || comm->link_of == NULL || comm->pool.recs == NULL ||
-        comm->pool.smalls == NULL || comm->xfers == NULL)
+        comm->pool.smalls == NULL || comm->xfers == NULL || (wired && comm->wires == NULL))
         return dpt_fail_nomem(err, "communicator of %d ranks", comm->world_size);
     for (int i = COMM_RECORDS_MAX - 1; i >= 0; i--) {
         comm->pool.recs[i].next = comm->pool.recs_free;
@@ -108,6 +118,19 @@ void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_conn *link)
     comm->link_of[link->rank] = link;
 }
 
+enum dpt_status dpt_comm_protect(struct dpt_comm *comm, struct dpt_conn *link,
+                                 const struct dpt_comm_spec *spec, const uint8_t *sent,
+                                 const uint8_t *got, struct dpt_err *err)
+{
+    if (comm->wires == NULL)
+        return DPT_OK;
+    DPT_ASSERT(comm->n_wires < spec->n_peers);
+    struct dpt_wire *wire = &comm->wires[comm->n_wires++];
+    DPT_TRY(dpt_wire_open(wire, spec, sent, got, err));
+    link->wire = wire;
+    return DPT_OK;
+}
+
 /* The op has borrowed memory that the caller still has to write. */
 static bool owes_writing(const struct dpt_comm_op *op)
 {
@@ -139,6 +162,8 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
         link->ops->destroy(link, failed ? GOODBYE_FAILED : GOODBYE_ORDERLY, comm->suspect);
     }
     dpt_router_destroy(&comm->router);
+    for (int i = 0; i < comm->n_wires; i++)
+        dpt_wire_close(&comm->wires[i]);
     if (comm->listener->network != NULL)
         comm->listener->network->forget(comm);
     if (comm->epoll_fd >= 0)
@@ -150,6 +175,7 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
     free(comm->pool.recs);
     free(comm->pool.smalls);
     free(comm->xfers);
+    free(comm->wires);
     dpt_account_sub(comm->listener->account, DPT_MEMORY_COMM, NULL, comm->pool.bytes,
                     comm->pool.bytes);
     comm->listener->comms--;

@@ -22,6 +22,7 @@
 #define DPT_WORKER_COMM_COMM_H
 
 #include "base/account.h"
+#include "base/encrypt.h"
 #include "base/err.h"
 #include "base/world.h"
 
@@ -58,9 +59,10 @@ const char *dpt_comm_listener_tcp_addr(const struct dpt_comm_listener *listener)
 void dpt_comm_listener_set_account(struct dpt_comm_listener *listener, struct dpt_account *account);
 
 /* The bytes that a listener and a communicator of this world size allocate themselves: staging of
- * small messages, records of transfers, and relays if the world is no mesh
- * (dpt_comm_spec.mesh_max). Memory that users register is not included. */
-size_t dpt_comm_own_bytes(int world_size, int mesh_max);
+ * small messages, records of transfers, relays if the world is no mesh (dpt_comm_spec.mesh_max),
+ * and, unless `encrypt` is DPT_ENCRYPT_NONE, the records of each connection. Memory that users
+ * register is not included. */
+size_t dpt_comm_own_bytes(int world_size, int mesh_max, enum dpt_encrypt encrypt);
 
 /* Bytes of registered memory that are mapped now, in whole pages. */
 size_t dpt_comm_listener_bytes(const struct dpt_comm_listener *listener);
@@ -97,8 +99,10 @@ struct dpt_comm_spec {
     int timeout_ms; /* deadline of creation, and of a begun receive that does not move (TCP) */
     /* The largest world that is a mesh, in which each rank has a connection to each peer. In a
      * larger world ranks relay what they send between hosts (relay.h), and peers are all other
-     * ranks. The same on all ranks. 0: every world is a mesh. */
+     * ranks. The same on all ranks. 0: every world is a mesh. Protected
+     * connections are not relayed: 0 unless `encrypt` is DPT_ENCRYPT_NONE. */
     int mesh_max;
+    enum dpt_encrypt encrypt; /* of connections between hosts (wire.h); the same on all ranks */
 };
 
 /* Creates the communicator. The higher rank of two dials the lower one. A rank closes a connection

@@ -103,16 +103,17 @@ struct dpt_conn {
     const struct dpt_conn_ops *ops;
     struct dpt_comm *comm;
     int rank;
-    int fd;        /* -1: none, or gone */
-    bool ready;    /* creation: all that precedes the first transfer is exchanged */
-    bool bye;      /* the peer has sent a goodbye, so its EOF is not a death */
-    bool gone;     /* the EOF after a goodbye was seen */
-    bool doubtful; /* reset: the peer died or gave up; other links may show which */
-    bool lost;     /* the link has failed and moves nothing any more */
-    bool dirty;    /* transfers were posted since the link last moved */
-    bool writing;  /* between write_begin and write_end */
-    bool readable; /* epoll has reported the socket since it was last read */
-    bool watched;  /* its socket is in the epoll set */
+    int fd;                /* -1: none, or gone */
+    struct dpt_wire *wire; /* of the communicator; NULL: bytes go over the network as they are */
+    bool ready;            /* creation: all that precedes the first transfer is exchanged */
+    bool bye;              /* the peer has sent a goodbye, so its EOF is not a death */
+    bool gone;             /* the EOF after a goodbye was seen */
+    bool doubtful;         /* reset: the peer died or gave up; other links may show which */
+    bool lost;             /* the link has failed and moves nothing any more */
+    bool dirty;            /* transfers were posted since the link last moved */
+    bool writing;          /* between write_begin and write_end */
+    bool readable;         /* epoll has reported the socket since it was last read */
+    bool watched;          /* its socket is in the epoll set */
     uint32_t watched_events;
     int pending; /* transfers that are posted and not completed */
     struct rec_queue sends, recvs;

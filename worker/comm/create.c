@@ -53,7 +53,7 @@ struct dial {
     bool shm, probe; /* probe: the peer has to dial; this only detects its death */
     int64_t next_ms, refused_since_ms;
     int last_errno;
-    uint8_t hello[DPT_HANDSHAKE_BYTES];
+    uint8_t sent[DPT_HANDSHAKE_BYTES], hello[DPT_HANDSHAKE_BYTES];
     size_t got;
 };
 
@@ -76,7 +76,10 @@ struct creation {
     struct pollfd *pollfds;
 };
 
-static enum dpt_status add_link(struct creation *c, struct dial *dial, int fd, struct dpt_err *err)
+/* The connection fd of this dial is complete. `got`: the hello or welcome of its peer, which got
+ * dial->sent. */
+static enum dpt_status add_link(struct creation *c, struct dial *dial, int fd,
+                                const uint8_t got[DPT_HANDSHAKE_BYTES], struct dpt_err *err)
 {
     const int rank = dial->peer->rank;
     struct router *router = c->comm->router;
@@ -89,6 +92,8 @@ static enum dpt_status add_link(struct creation *c, struct dial *dial, int fd, s
     }
     if (dial->shm || router == NULL)
         dpt_comm_add_link(c->comm, dial->link);
+    if (!dial->shm)
+        DPT_TRY(dpt_comm_protect(c->comm, dial->link, c->spec, dial->sent, got, err));
     return dial->link->ops->send(dial->link, err);
 }
 
@@ -126,8 +131,8 @@ static enum dpt_status dial_connected(struct creation *c, struct dial *dial, int
     dial->state = dial->probe ? DIAL_HELD : DIAL_GREETED;
     if (dial->shm && !dpt_socket_same_user(dial->fd))
         dial_again(dial, now, EPERM);
-    else if (!dial->probe &&
-             !dpt_handshake_send(dial->fd, c->spec, DPT_HANDSHAKE_DIALER, dial->peer->rank))
+    else if (!dial->probe && !dpt_handshake_send(dial->fd, c->spec, DPT_HANDSHAKE_DIALER,
+                                                 dial->peer->rank, dial->sent))
         dial_again(dial, now, errno);
     return DPT_OK;
 }
@@ -183,7 +188,7 @@ static enum dpt_status dial_event(struct creation *c, struct dial *dial, int64_t
         return DPT_OK;
     }
     dial->state = DIAL_IDLE;
-    return add_link(c, dial, dial->fd, err);
+    return add_link(c, dial, dial->fd, dial->hello, err);
 }
 
 static enum dpt_status start_dials(struct creation *c, int64_t now, struct dpt_err *err)
@@ -233,8 +238,8 @@ static bool half_event(struct creation *c, int i, enum dpt_status *ret_status, s
             close(dial->fd);
         dial->state = DIAL_IDLE;
         /* If this fails, the dialer has given up; the link will read its end. */
-        (void)!dpt_handshake_send(kept.fd, c->spec, DPT_HANDSHAKE_WELCOME, from);
-        *ret_status = add_link(c, dial, kept.fd, err);
+        (void)!dpt_handshake_send(kept.fd, c->spec, DPT_HANDSHAKE_WELCOME, from, dial->sent);
+        *ret_status = add_link(c, dial, kept.fd, kept.hello, err);
     }
     return true;
 }
@@ -385,7 +390,7 @@ static enum dpt_status check_spec(const struct dpt_comm_spec *spec, struct dpt_e
         spec->rank >= spec->world_size || spec->n_peers < 0 || spec->n_peers >= spec->world_size ||
         spec->timeout_ms < 1 || spec->mesh_max < 0 ||
         (!dpt_route_is_mesh(spec->world_size, spec->mesh_max) &&
-         spec->n_peers != spec->world_size - 1) ||
+         (spec->n_peers != spec->world_size - 1 || spec->encrypt != DPT_ENCRYPT_NONE)) ||
         memchr(spec->run, '\0', sizeof spec->run) == NULL)
         return dpt_fail(err, DPT_EINVAL, "communicator of rank %d of %d with %d peers", spec->rank,
                         spec->world_size, spec->n_peers);
@@ -452,6 +457,8 @@ static void say_goodbye(struct creation *c, struct dial *dial)
     struct dpt_conn *link = dial->shm
                                 ? dpt_shm_link_create(c->comm, dial->peer->rank, dial->fd, NULL)
                                 : dpt_tcp_link_create(c->comm, dial->peer->rank, dial->fd, NULL);
+    if (link != NULL && !dial->shm) /* if it fails, the peer does not understand the goodbye */
+        (void)!dpt_comm_protect(c->comm, link, c->spec, dial->sent, NULL, NULL);
     if (link == NULL)
         close(dial->fd);
     else

@@ -7,12 +7,15 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
 static const char magic[8] = "dptcomm";
 enum { CODE_AT = 40, CODE_BYTES = 16 };
+enum { HELLO_RELAYS = 0x100 }; /* beside the enum dpt_encrypt */
 
 void dpt_handshake_encode(const struct dpt_comm_spec *spec, enum dpt_handshake_kind kind, int to,
+                          const uint8_t salt[DPT_HANDSHAKE_SALT_BYTES],
                           uint8_t ret_bytes[DPT_HANDSHAKE_BYTES])
 {
     char run[DPT_COMM_RUN_BYTES] = {0};
@@ -27,9 +30,12 @@ void dpt_handshake_encode(const struct dpt_comm_spec *spec, enum dpt_handshake_k
     dpt_writer_u32(&writer, (uint32_t)spec->rank);
     dpt_writer_u32(&writer, (uint32_t)to);
     dpt_writer_u32(&writer, (uint32_t)spec->world_size);
-    dpt_writer_u32(&writer, dpt_route_is_mesh(spec->world_size, spec->mesh_max) ? 0 : 1);
+    const bool relays = !dpt_route_is_mesh(spec->world_size, spec->mesh_max);
+    dpt_writer_u32(&writer, (relays ? HELLO_RELAYS : 0) | (uint32_t)spec->encrypt);
     DPT_ASSERT(writer.at == CODE_AT);
     dpt_writer_bytes(&writer, code, CODE_BYTES); /* zeroes, while the code is made */
+    DPT_ASSERT(writer.at == DPT_HANDSHAKE_SALT_AT);
+    dpt_writer_bytes(&writer, salt, DPT_HANDSHAKE_SALT_BYTES);
     dpt_writer_bytes(&writer, run, sizeof run);
     DPT_ASSERT(dpt_writer_end(&writer, "hello", NULL) == DPT_OK &&
                writer.at == DPT_HANDSHAKE_BYTES);
@@ -50,7 +56,7 @@ bool dpt_handshake_check(const struct dpt_comm_spec *spec, enum dpt_handshake_ki
     struct dpt_comm_spec other = *spec;
     other.rank = (int)from;
     uint8_t expected[DPT_HANDSHAKE_BYTES];
-    dpt_handshake_encode(&other, kind, spec->rank, expected);
+    dpt_handshake_encode(&other, kind, spec->rank, bytes + DPT_HANDSHAKE_SALT_AT, expected);
     if (!dpt_hmac_equal(bytes, expected, sizeof expected))
         return false;
     *ret_from = (int)from;
@@ -58,11 +64,14 @@ bool dpt_handshake_check(const struct dpt_comm_spec *spec, enum dpt_handshake_ki
 }
 
 bool dpt_handshake_send(int fd, const struct dpt_comm_spec *spec, enum dpt_handshake_kind kind,
-                        int to)
+                        int to, uint8_t ret_sent[DPT_HANDSHAKE_BYTES])
 {
-    uint8_t hello[DPT_HANDSHAKE_BYTES];
-    dpt_handshake_encode(spec, kind, to, hello);
-    return send(fd, hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof hello;
+    uint8_t salt[DPT_HANDSHAKE_SALT_BYTES];
+    if (getrandom(salt, sizeof salt, 0) != sizeof salt)
+        return false;
+    dpt_handshake_encode(spec, kind, to, salt, ret_sent);
+    return send(fd, ret_sent, DPT_HANDSHAKE_BYTES, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+           DPT_HANDSHAKE_BYTES;
 }
 
 int dpt_handshake_receive(int fd, bool one_packet, uint8_t hello[DPT_HANDSHAKE_BYTES], size_t *got)

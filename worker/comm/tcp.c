@@ -17,6 +17,7 @@
  * the peer's machine. */
 #include "worker/comm/comm_state.h"
 #include "worker/comm/tcp_held_up.h"
+#include "worker/comm/wire.h"
 
 #include "base/clock.h"
 #include "base/cursor.h"
@@ -28,19 +29,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum {
-    HEADER_BYTES = 16,
-    GATHER_MAX = 8,
-    READS_MAX = 64,
-    READ_BYTES_MAX = 4 << 20,
-    PASSED_BYTES = 16 << 10, /* buffer for unread bytes that are skipped */
-    PASSED_MAX = 1000        /* buffers skipped in one call: far more than a socket holds */
-};
+enum { HEADER_BYTES = 16, GATHER_MAX = 8, READS_MAX = 64, READ_BYTES_MAX = 4 << 20 };
 
 enum frame_type {
     FRAME_DATA = 0x4450, /* number: of the frame in its direction; bytes: of the payload */
@@ -120,10 +113,8 @@ static void send_queued(struct tcp_link *tcp)
 {
     while (tcp->link.sends.first != NULL) {
         struct iovec iov[2 * GATHER_MAX];
-        const struct msghdr msg = {.msg_iov = iov, .msg_iovlen = gather_unsent(tcp, iov)};
-        const ssize_t n = sendmsg(tcp->link.fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR)
-            continue;
+        const int n_iov = (int)gather_unsent(tcp, iov);
+        const ssize_t n = dpt_wire_send(tcp->link.wire, tcp->link.fd, iov, n_iov);
         if (n < 0) {
             if (errno == EAGAIN)
                 tcp->blocked = true;
@@ -204,13 +195,13 @@ static ssize_t read_some(struct tcp_link *tcp)
     }
     if (left <= READ_BYTES_MAX)
         iov[n_iov++] = (struct iovec){tcp->head + tcp->head_got, HEADER_BYTES - tcp->head_got};
-    ssize_t n;
-    do
-        n = readv(tcp->link.fd, iov, n_iov);
-    while (n < 0 && errno == EINTR);
+    struct dpt_wire *wire = tcp->link.wire;
+    const uint64_t before = wire != NULL ? wire->received : 0;
+    const ssize_t n = dpt_wire_receive(wire, tcp->link.fd, iov, n_iov);
+    if (n > 0 || (wire != NULL && wire->received != before))
+        tcp->moved_ms = dpt_now_ms();
     if (n <= 0)
         return n;
-    tcp->moved_ms = dpt_now_ms();
     const size_t payload = (size_t)n < left ? (size_t)n : left;
     tcp->head_got += (size_t)n - payload;
     if (rec != NULL) {
@@ -244,19 +235,10 @@ static enum dpt_status check_frame(struct tcp_link *tcp, bool *ret_waits, struct
  * the last frame is a goodbye. */
 static bool ends_with_goodbye(const struct tcp_link *tcp)
 {
-    uint8_t passed[PASSED_BYTES], head[HEADER_BYTES];
-    struct iovec iov[PASSED_MAX + 1];
-    int unread = 0;
-    size_t n = 0;
-    if (ioctl(tcp->link.fd, FIONREAD, &unread) != 0 || unread < HEADER_BYTES)
-        return false;
-    for (size_t left = (size_t)unread - HEADER_BYTES; left > 0 && n < PASSED_MAX; n++) {
-        iov[n] = (struct iovec){passed, left < sizeof passed ? left : sizeof passed};
-        left -= iov[n].iov_len;
-    }
-    iov[n++] = (struct iovec){head, sizeof head};
-    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n};
-    if (recvmsg(tcp->link.fd, &msg, MSG_PEEK | MSG_DONTWAIT) != unread)
+    uint8_t head[HEADER_BYTES];
+    if (tcp->link.wire != NULL)
+        return dpt_wire_ends_in_order(tcp->link.wire, tcp->link.fd, HEADER_BYTES);
+    if (!dpt_wire_peek(tcp->link.fd, head, sizeof head))
         return false;
     struct dpt_reader reader;
     dpt_reader_init(&reader, head, sizeof head);
@@ -279,7 +261,8 @@ static enum dpt_status check_waiting_connection(struct tcp_link *tcp, struct dpt
 
 static enum dpt_status tcp_read_all(struct tcp_link *tcp, bool *ret_eof, struct dpt_err *err)
 {
-    for (int reads = 0; reads < READS_MAX; reads++) {
+    const struct dpt_wire *wire = tcp->link.wire;
+    for (int reads = 0; reads < READS_MAX || dpt_wire_holds_bytes(wire); reads++) {
         if (dpt_comm_aborting(tcp->link.comm))
             return dpt_fail(err, DPT_EABORTED, "communicator aborted");
         bool waits;
@@ -289,6 +272,9 @@ static enum dpt_status tcp_read_all(struct tcp_link *tcp, bool *ret_eof, struct 
         const ssize_t n = read_some(tcp);
         if (n < 0 && errno == EAGAIN)
             return DPT_OK;
+        if (n < 0 && errno == EBADMSG)
+            return dpt_conn_broken(&tcp->link, DPT_EPROTO, err,
+                                   "its bytes were changed on the way (cluster.encrypt)");
         if (n < 0 && !tcp->link.bye) /* after a goodbye a reset is an ordinary end */
             return tcp_lost(tcp, errno, err);
         *ret_eof = n <= 0;
@@ -313,7 +299,8 @@ static enum dpt_status tcp_receive(struct dpt_conn *link, struct dpt_err *err)
         return DPT_OK;
     if (tcp->broken_errno != 0 && !link->bye)
         return tcp_lost(tcp, tcp->broken_errno, err);
-    const bool active = (tcp->in_frame && link->recvs.first != NULL) || tcp->head_got > 0;
+    const bool active = (tcp->in_frame && link->recvs.first != NULL) || tcp->head_got > 0 ||
+                        (!tcp->in_frame && dpt_wire_is_amid(link->wire));
     if (active && !tcp->active)
         tcp->moved_ms = dpt_now_ms();
     tcp->active = active;
@@ -369,12 +356,13 @@ static void tcp_destroy(struct dpt_conn *link, enum link_goodbye goodbye, int su
         if (goodbye == GOODBYE_ORDERLY)
             send_queued(tcp);
         const struct dpt_rec *rec = link->sends.first;
-        if (rec == NULL || rec->head_moved == 0) { /* between two frames */
+        if ((rec == NULL || rec->head_moved == 0) && /* between two frames */
+            dpt_wire_is_between_records(link->wire)) {
             uint8_t head[HEADER_BYTES];
             encode_header(head, FRAME_BYE, dpt_conn_suspect_code(suspect),
                           goodbye == GOODBYE_FAILED);
             /* Best effort: the peer sees the end of the connection in any case. */
-            (void)!send(link->fd, head, sizeof head, MSG_DONTWAIT | MSG_NOSIGNAL);
+            dpt_wire_send_last(link->wire, link->fd, head, sizeof head);
         } else {
             const struct linger reset = {.l_onoff = 1, .l_linger = 0};
             (void)!setsockopt(link->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);

@@ -78,14 +78,25 @@ def test_every_collective(tmp_path, hosts):
         assert [row["bytes"] for row in table["rows"]] == [int(row[0]) for row in rows]
 
 
-def test_ranks_that_relay():
-    """Six ranks on hosts of their own, each without a connection to one of them."""
-    done = bench("--collective", "all", "--algorithm", "all", "--ranks", "6", "--hosts", "6", "--mesh-max", "2",
-                 "--begin", "1K", "--end", "1M", "--factor", 31, "--rounds", 2, "--warmup", 1)
+def check_every_table(done):
     tables = tables_of(done.stdout)
     assert len(tables) == 9
     for name, _, ranks, rows, average in tables:
         check_rates(name, ranks, rows, average)
+
+
+def test_ranks_that_relay():
+    """Six ranks on hosts of their own, each without a connection to one of them."""
+    done = bench("--collective", "all", "--algorithm", "all", "--ranks", "6", "--hosts", "6", "--mesh-max", "2",
+                 "--begin", "1K", "--end", "1M", "--factor", 31, "--rounds", 2, "--warmup", 1)
+    check_every_table(done)
+
+
+@pytest.mark.parametrize("how", ["mac", "data"])
+def test_protected_connections(how):
+    done = bench("--collective", "all", "--algorithm", "all", "--ranks", "3", "--hosts", "3", "--encrypt", how,
+                 "--begin", "1K", "--end", "1M", "--factor", 31, "--rounds", 1, "--warmup", 0)
+    check_every_table(done)
 
 
 def test_parts_of_a_ring(tmp_path):
@@ -102,6 +113,7 @@ def test_parts_of_a_ring(tmp_path):
     (["--ranks", "17"], "--ranks: expected an integer from 2 to 16"),
     (["--collective", "gather"], "expected all_reduce, all_gather, reduce_scatter, broadcast, send_recv or all"),
     (["--algorithm", "tree"], "--algorithm: expected direct, ring or all, got 'tree'"),
+    (["--encrypt", "all"], "--encrypt: expected none, mac or data, got 'all'"),
     (["--begin", "1Q"], "--begin: expected bytes from 1024"),
     (["--cuda", "--hosts", "2"], "--cuda: NCCL chooses the algorithm and the links"),
     (["--cuda", "--algorithm", "ring"], "--cuda: NCCL chooses the algorithm and the links"),

@@ -105,6 +105,16 @@ void world_run_forks(struct world *world, rank_fn fn, int *ret_status)
         CHECK(waitpid(world->pids[i], &ret_status[i], 0) == world->pids[i]);
 }
 
+/* That of the world, else of the environment: the tests of connections run with each. */
+static enum dpt_encrypt encrypt_of(const struct world *world)
+{
+    const char *text = getenv("DPT_TEST_ENCRYPT");
+    if (world->encrypt != DPT_ENCRYPT_NONE || text == NULL)
+        return world->encrypt;
+    CHECK(strcmp(text, "mac") == 0 || strcmp(text, "data") == 0);
+    return strcmp(text, "mac") == 0 ? DPT_ENCRYPT_MAC : DPT_ENCRYPT_DATA;
+}
+
 struct dpt_comm_spec world_spec(struct rank *self, uint64_t generation)
 {
     const struct world *world = self->world;
@@ -115,7 +125,8 @@ struct dpt_comm_spec world_spec(struct rank *self, uint64_t generation)
                                  .host = world->hosts[self->rank],
                                  .peers = self->peers,
                                  .timeout_ms = TIMEOUT_MS,
-                                 .mesh_max = world->mesh_max};
+                                 .mesh_max = world->mesh_max,
+                                 .encrypt = encrypt_of(world)};
     memset(spec.nonce, (int)(generation * 7 + 1), sizeof spec.nonce);
     for (int i = 0; i < world->size; i++) {
         if (i == self->rank)

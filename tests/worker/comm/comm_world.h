@@ -41,9 +41,10 @@ enum { RANKS_MAX = 9, TIMEOUT_MS = 30000 };
 struct world {
     int size;
     int hosts[RANKS_MAX];
-    int mesh_max;            /* 0: every world is a mesh */
-    const char *address;     /* the address on which TCP listens */
-    struct dpt_sim_net *sim; /* or NULL */
+    int mesh_max;             /* 0: every world is a mesh */
+    const char *address;      /* the address on which TCP listens */
+    enum dpt_encrypt encrypt; /* of connections between hosts */
+    struct dpt_sim_net *sim;  /* or NULL */
     uint64_t seed;
     void *arg;
     /* Shared between processes too. */

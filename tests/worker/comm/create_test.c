@@ -162,6 +162,7 @@ struct strangers {
 static void send_strangers(struct strangers *s, struct dpt_comm_spec spec, const char *shm,
                            const char *tcp)
 {
+    static const uint8_t salt[DPT_HANDSHAKE_SALT_BYTES] = {1};
     spec.rank = 1;
     for (int i = 0; i < 2 * STRANGERS; i++) {
         struct dpt_comm_spec liar = spec;
@@ -194,7 +195,7 @@ static void send_strangers(struct strangers *s, struct dpt_comm_spec spec, const
         }
         dpt_handshake_encode(&liar,
                              i % STRANGERS == 7 ? DPT_HANDSHAKE_WELCOME : DPT_HANDSHAKE_DIALER,
-                             i % STRANGERS == 8 ? 1 : 0, hello);
+                             i % STRANGERS == 8 ? 1 : 0, salt, hello);
         if (i % STRANGERS == 9)
             hello[8]++; /* version */
         if (i % STRANGERS == 10)

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 enum { SENDER = 2, RECEIVER = 1, WORLD = 4 };
+static const uint8_t salt[DPT_HANDSHAKE_SALT_BYTES] = {1, 2, 3, 4, 5};
 
 static struct dpt_comm_spec spec_of(int rank)
 {
@@ -35,7 +36,7 @@ static void nonce_stays_secret(void **state)
     (void)state;
     const struct dpt_comm_spec sender = spec_of(SENDER), receiver = spec_of(RECEIVER);
     uint8_t hello[DPT_HANDSHAKE_BYTES];
-    dpt_handshake_encode(&sender, DPT_HANDSHAKE_DIALER, RECEIVER, hello);
+    dpt_handshake_encode(&sender, DPT_HANDSHAKE_DIALER, RECEIVER, salt, hello);
     assert_true(is_taken(&receiver, hello));
     for (size_t at = 0; at + 4 <= sizeof hello; at++)
         for (size_t i = 0; i + 4 <= sizeof sender.nonce; i++)
@@ -47,7 +48,7 @@ static void each_byte_is_covered(void **state)
     (void)state;
     const struct dpt_comm_spec sender = spec_of(SENDER), receiver = spec_of(RECEIVER);
     uint8_t hello[DPT_HANDSHAKE_BYTES];
-    dpt_handshake_encode(&sender, DPT_HANDSHAKE_DIALER, RECEIVER, hello);
+    dpt_handshake_encode(&sender, DPT_HANDSHAKE_DIALER, RECEIVER, salt, hello);
     for (size_t i = 0; i < sizeof hello; i++) {
         hello[i] ^= 1;
         assert_false(is_taken(&receiver, hello));
@@ -65,9 +66,9 @@ static void code_is_of_one_hello(void **state)
     struct dpt_comm_spec stranger = sender, receiver = spec_of(RECEIVER);
     uint8_t seen[DPT_HANDSHAKE_BYTES], made[DPT_HANDSHAKE_BYTES];
     memset(stranger.nonce, 0, sizeof stranger.nonce);
-    dpt_handshake_encode(&sender, DPT_HANDSHAKE_DIALER, 0, seen);
+    dpt_handshake_encode(&sender, DPT_HANDSHAKE_DIALER, 0, salt, seen);
     for (int kind = DPT_HANDSHAKE_DIALER; kind <= DPT_HANDSHAKE_WELCOME; kind++) {
-        dpt_handshake_encode(&stranger, (enum dpt_handshake_kind)kind, RECEIVER, made);
+        dpt_handshake_encode(&stranger, (enum dpt_handshake_kind)kind, RECEIVER, salt, made);
         assert_false(is_taken(&receiver, made));
         memcpy(made + CODE_AT, seen + CODE_AT, CODE_BYTES);
         assert_false(is_taken(&receiver, made));
@@ -76,12 +77,25 @@ static void code_is_of_one_hello(void **state)
     assert_false(is_taken(&receiver, seen));
 }
 
+/* Ranks whose configs protect the bytes in another way do not connect. */
+static void protection_is_agreed(void **state)
+{
+    (void)state;
+    struct dpt_comm_spec sender = spec_of(SENDER);
+    const struct dpt_comm_spec receiver = spec_of(RECEIVER);
+    uint8_t hello[DPT_HANDSHAKE_BYTES];
+    sender.encrypt = DPT_ENCRYPT_DATA;
+    dpt_handshake_encode(&sender, DPT_HANDSHAKE_DIALER, RECEIVER, salt, hello);
+    assert_false(is_taken(&receiver, hello));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nonce_stays_secret),
         cmocka_unit_test(each_byte_is_covered),
         cmocka_unit_test(code_is_of_one_hello),
+        cmocka_unit_test(protection_is_agreed),
     };
     return cmocka_run_group_tests_name("handshake", tests, NULL, NULL);
 }

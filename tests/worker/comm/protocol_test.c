@@ -318,8 +318,7 @@ static void *run_fake(void *arg)
     f->fd = socket(address.addr.ss_family,
                    (f->scene->tcp ? SOCK_STREAM : SOCK_SEQPACKET) | SOCK_CLOEXEC, 0);
     CHECK(f->fd >= 0 && connect(f->fd, (struct sockaddr *)&address.addr, address.len) == 0);
-    dpt_handshake_encode(&f->spec, DPT_HANDSHAKE_DIALER, 0, hello);
-    send_all(f->fd, hello, sizeof hello);
+    CHECK(dpt_handshake_send(f->fd, &f->spec, DPT_HANDSHAKE_DIALER, 0, hello));
     CHECK(recv(f->fd, hello, sizeof hello, MSG_WAITALL) == (ssize_t)sizeof hello);
     if (f->scene->talk != NULL) {
         f->scene->talk(f->fd);

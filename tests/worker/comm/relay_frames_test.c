@@ -69,12 +69,12 @@ static void *dial_rank_0(void *arg)
     CHECK_OK(dpt_address_parse(dpt_comm_listener_tcp_addr(s->listener), &address, NULL),
              (struct dpt_err *)NULL);
     for (int i = 0; i < FAKES; i++) {
-        uint8_t hello[DPT_HANDSHAKE_BYTES];
+        uint8_t hello[DPT_HANDSHAKE_BYTES], sent[DPT_HANDSHAKE_BYTES];
         struct dpt_comm_spec spec = s->spec;
         const int fd = socket(address.addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
         CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&address.addr, address.len) == 0);
         spec.rank = fake_ranks[i];
-        CHECK(dpt_handshake_send(fd, &spec, DPT_HANDSHAKE_DIALER, 0));
+        CHECK(dpt_handshake_send(fd, &spec, DPT_HANDSHAKE_DIALER, 0, sent));
         CHECK(recv(fd, hello, sizeof hello, MSG_WAITALL) == (ssize_t)sizeof hello);
         s->fd[fake_ranks[i]] = fd;
     }

@@ -332,9 +332,10 @@ static void count_memory(struct rank *self)
     dpt_comm_listener_set_account(self->listener, &account);
     const int64_t alone = comm_bytes(&account);
     struct dpt_comm *comm = world_comm(self, 1);
-    CHECK(comm_bytes(&account) - alone ==
-          (int64_t)dpt_comm_own_bytes(size, 1) - (int64_t)dpt_comm_own_bytes(1, 1));
-    CHECK(dpt_comm_own_bytes(size, 1) > dpt_comm_own_bytes(size, 0));
+    CHECK(comm_bytes(&account) - alone == (int64_t)dpt_comm_own_bytes(size, 1, DPT_ENCRYPT_NONE) -
+                                              (int64_t)dpt_comm_own_bytes(1, 1, DPT_ENCRYPT_NONE));
+    CHECK(dpt_comm_own_bytes(size, 1, DPT_ENCRYPT_NONE) >
+          dpt_comm_own_bytes(size, 0, DPT_ENCRYPT_NONE));
     pthread_barrier_wait(&self->world->barrier);
     dpt_comm_destroy(&comm);
     CHECK(comm_bytes(&account) == alone);

@@ -151,7 +151,7 @@ void close_part(struct part *p)
     dpt_stream_destroy(&p->stream);
     dpt_stream_destroy(&p->comm_stream);
     dpt_account_read(&p->account, &use);
-    assert_int_equal(use.all, dpt_comm_own_bytes(1, 0)); /* the listener's own */
+    assert_int_equal(use.all, dpt_comm_own_bytes(1, 0, DPT_ENCRYPT_NONE)); /* the listener's own */
     dpt_comm_listener_destroy(&p->listener);
     dpt_account_read(&p->account, &use);
     assert_int_equal(use.all, 0);

@@ -28,7 +28,8 @@ static void check_tags(const struct scene *s, const struct part *p, const struct
     formula[DPT_MEMORY_WORKSPACE] = use.tag[DPT_MEMORY_WORKSPACE];
     /* There is no communicator. */
     formula[DPT_MEMORY_COMM] -=
-        (int64_t)dpt_comm_own_bytes(place->world.size, 0) - (int64_t)dpt_comm_own_bytes(1, 0);
+        (int64_t)dpt_comm_own_bytes(place->world.size, 0, DPT_ENCRYPT_NONE) -
+        (int64_t)dpt_comm_own_bytes(1, 0, DPT_ENCRYPT_NONE);
     for (int i = 0; i < DPT_MEMORY_COUNT; i++)
         if (use.tag[i] != formula[i])
             fail_msg("%s, rank %d of %d: %s: %lld bytes, not %lld", s->what, rank,
