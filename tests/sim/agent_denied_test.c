@@ -45,6 +45,19 @@ static void test_denied_node_that_computes_goes_on(void **state)
     assert_int_equal(b->command[0], COMMAND(GO));
 }
 
+/* The peers have gone on without the node: its generation has failed, and no order comes. */
+static void test_denied_node_that_has_lost_its_peers(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    server_denies(b, "the key is denied");
+    b->rank.failed_generation = 1;
+    bench_wait_in(b, RANK(RUNNING), 1, JOIN_MS + 500);
+    assert_int_equal(b->command[0], COMMAND(RESCUE));
+    bench_rescues(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_DENIED);
+}
+
 static void test_denial_that_ends_is_forgotten(void **state)
 {
     struct bench *b = *state;
@@ -76,6 +89,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(test_denied_node_saves_its_steps),
         T(test_denied_node_that_computes_goes_on),
+        T(test_denied_node_that_has_lost_its_peers),
         T(test_denial_that_ends_is_forgotten),
         T(test_denied_node_that_never_joined),
     };

@@ -198,6 +198,16 @@ static void end_by_fatal_error(struct dpt_agent *agent)
         dpt_agent_end(agent, END_AT_ONCE, agent->errors.fatal_code, "%s", agent->errors.first);
 }
 
+/* Whether a local rank makes steps. A rank whose generation has failed stays RUNNING without an
+ * order of the server. */
+static bool makes_steps(const struct dpt_agent *agent)
+{
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        if (dpt_agent_makes_steps(&agent->ranks[i]))
+            return true;
+    return false;
+}
+
 void dpt_agent_check_stage(struct dpt_agent *agent)
 {
     const struct agent_end *end = &agent->end;
@@ -221,11 +231,11 @@ void dpt_agent_check_stage(struct dpt_agent *agent)
      * one that does not take this machine's keys: then they are saved. A node with neither ends
      * after join_ms. */
     const int64_t silent_ms = agent->now_ms - agent->server.contact_ms;
-    if (silent_ms < agent->timing.join_ms || dpt_agent_is_computing(agent))
+    if (silent_ms < agent->timing.join_ms)
         return;
-    if (agent->server.denial[0] != '\0')
+    if (agent->server.denial[0] != '\0' && !makes_steps(agent))
         dpt_agent_end_saved(agent, DPT_EXIT_DENIED, agent->server.denial);
-    else if (!dpt_agent_holds_unsaved(agent))
+    else if (!dpt_agent_is_computing(agent) && !dpt_agent_holds_unsaved(agent))
         end_without_server(agent, silent_ms / 1000);
 }
 

@@ -13,7 +13,8 @@
 
 enum {
     EVENTS_MAX = 256,
-    IDLE_MS = 1000 /* longest wait while there is no node */
+    CONNECTS_MAX = 16, /* nodes that connect in one turn: those before them must be heard */
+    IDLE_MS = 1000     /* longest wait while there is no node */
 };
 
 /* In place of a node: the descriptor of commands. */
@@ -30,6 +31,7 @@ struct swarm {
     struct rdzv_range range;
     struct slot *slots; /* (range.n) */
     int epoll, command_fd;
+    int to_connect; /* nodes that are still to be connected, the last ones of the range */
     bool ended;
 };
 
@@ -120,10 +122,10 @@ static enum dpt_status join_nodes(struct swarm *swarm, const struct rdzv_command
     return DPT_OK;
 }
 
-static enum dpt_status connect_all(struct swarm *swarm, struct dpt_err *err)
+static enum dpt_status connect_some(struct swarm *swarm, struct dpt_err *err)
 {
-    for (int i = 0; i < swarm->range.n; i++)
-        DPT_TRY(start_slot(swarm, (uint32_t)i, false, err));
+    for (int i = 0; i < CONNECTS_MAX && swarm->to_connect > 0; i++, swarm->to_connect--)
+        DPT_TRY(start_slot(swarm, (uint32_t)(swarm->range.n - swarm->to_connect), false, err));
     return DPT_OK;
 }
 
@@ -146,7 +148,8 @@ static enum dpt_status take_command(struct swarm *swarm, struct dpt_err *err)
     }
     switch (command.kind) {
     case RDZV_CONNECT:
-        return connect_all(swarm, err);
+        swarm->to_connect = swarm->range.n;
+        break;
     case RDZV_READY:
         return make_all_ready(swarm, err);
     case RDZV_LOSE:
@@ -187,7 +190,8 @@ static enum dpt_status tick_nodes(struct swarm *swarm, struct dpt_err *err)
 static enum dpt_status do_turn(struct swarm *swarm, struct dpt_err *err)
 {
     struct epoll_event events[EVENTS_MAX];
-    const int64_t now_ms = dpt_now_ms(), wait_ms = next_due_ms(swarm, now_ms) - now_ms;
+    const int64_t now_ms = dpt_now_ms(),
+                  wait_ms = swarm->to_connect > 0 ? 0 : next_due_ms(swarm, now_ms) - now_ms;
     const int n = epoll_wait(swarm->epoll, events, EVENTS_MAX, wait_ms > 0 ? (int)wait_ms : 0);
     if (n < 0 && errno != EINTR)
         return dpt_fail_errno(err, errno, "wait for messages");
@@ -202,6 +206,7 @@ static enum dpt_status do_turn(struct swarm *swarm, struct dpt_err *err)
     }
     if (commanded)
         DPT_TRY(take_command(swarm, err));
+    DPT_TRY(connect_some(swarm, err));
     return swarm->ended ? DPT_OK : tick_nodes(swarm, err);
 }
 
