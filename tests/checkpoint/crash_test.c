@@ -6,6 +6,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "checkpoint/fault.h"
+#include "tests/every.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -28,7 +29,6 @@
 enum { DIED = 77, STEPS_MAX = 1000, OPS_MAX = 512 };
 
 static struct dpt_err err;
-
 static int countdown;
 static int injected_errno;       /* 0: die instead */
 static int n_files;              /* of each kind; 0: as many as writers */
@@ -105,7 +105,7 @@ static void die_at_every_step(int n_writers, int64_t before, int64_t step)
     bool seen_old = false, seen_new = false;
     model_init(&model, step, 1);
     int at = 0;
-    for (bool ended = false; !ended; at++) {
+    for (bool ended = false; !ended; at += dpt_test_sanitized_every()) {
         assert_true(at < STEPS_MAX);
         if (before >= 0 && !dpt_fs_exists(in_root("step-00000010")))
             write_step(10, 1);

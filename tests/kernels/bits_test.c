@@ -1,5 +1,6 @@
 /* Influences that must not change a bit: the number of threads, the instruction set, the
  * orientation of a weight, earlier work; and the meaning of accumulation. */
+#include "tests/every.h"
 #include "tests/kernels/harness.h"
 
 #include "kernels/cpu/kernels.h"
@@ -79,7 +80,7 @@ static void test_threads_and_instruction_sets(void **state)
     open_streams(&bench);
     for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
         for (int i = 0; i < op_case_count; i++)
-            if (case_has(&op_cases[i], dtype))
+            if (case_is_taken(&op_cases[i], dtype, dpt_test_asked_every()))
                 check_streams(&bench, &op_cases[i], dtype);
     for (int s = 0; s < bench.n; s++)
         test_stream_close(&bench.streams[s]);

@@ -15,6 +15,17 @@ bool case_has(const struct op_case *c, enum dpt_dtype dtype)
     return dtype == DPT_F32 || !l.f32_only;
 }
 
+bool case_is_taken(const struct op_case *c, enum dpt_dtype dtype, int every)
+{
+    int before = 0, all = 0;
+    for (int d = 0; d < DPT_DTYPE_COUNT; d++)
+        if (case_has(c, (enum dpt_dtype)d)) {
+            before += d < (int)dtype;
+            all++;
+        }
+    return case_has(c, dtype) && (before + (c - op_cases)) % (every < all ? every : all) == 0;
+}
+
 const char *dtype_name(enum dpt_dtype dtype)
 {
     static const char *const names[DPT_DTYPE_COUNT] = {"f32", "bf16", "f16"};

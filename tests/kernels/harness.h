@@ -19,6 +19,9 @@ void case_buffers_fini(struct case_buffers *b);
 
 /* Whether the case's op exists in this dtype; the dtype's name for messages. */
 bool case_has(const struct op_case *c, enum dpt_dtype dtype);
+/* Whether a test that runs each `every`-th pair of case and dtype runs this one: of each case a
+ * part of its dtypes, one at least, and of the next case the others. */
+bool case_is_taken(const struct op_case *c, enum dpt_dtype dtype, int every);
 const char *dtype_name(enum dpt_dtype dtype);
 
 /* The 16 bits of x in this dtype, and the value of such bits (kernels/half.h). */

@@ -67,6 +67,8 @@ def lines_of(name, folder, wanted, excluded):
             properties["TIMEOUT"] *= SLOWER[name]
         # ctest starts the test with the highest cost first: short tests run last, and no core waits long.
         properties.setdefault("COST", properties.get("TIMEOUT", 0))
+        # Those labelled waits wait more than they compute; others keep a core busy, or more.
+        properties.setdefault("PROCESSORS", 1 if "waits" in labels else 2)
         for key in NAMES_OF_TESTS | NAMES_OF_FIXTURES:
             if key in properties:
                 properties[key] = [f"{name}/{item}" for item in as_list(properties[key])]

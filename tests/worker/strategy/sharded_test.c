@@ -5,6 +5,7 @@
 
 #include "base/cores.h"
 #include "base/strategy_traits.h"
+#include "tests/every.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,16 +50,6 @@ static const struct layout layouts[] = {
 };
 enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
-/* Sanitizers check threads and memory, not bits: every second or third of many similar cases shows
- * them as much, in less time. */
-#ifdef __SANITIZE_THREAD__
-enum { EVERY = 3 };
-#elif defined(__SANITIZE_ADDRESS__)
-enum { EVERY = 2 };
-#else
-enum { EVERY = 1 };
-#endif
-
 static bool takes_16_bits(const struct variant *v)
 {
     struct dpt_config config;
@@ -79,9 +70,9 @@ static void one_trajectory(enum dpt_accumulate accumulate, enum dpt_precision pr
     for (int v = 0; v < VARIANTS; v++) {
         struct scene s;
         /* Each variant in both orders and in both precisions, one of each with the other. */
-        if (EVERY > 1 && (v + (int)accumulate + (int)precision) % 2 != 0)
+        if (dpt_test_every() > 1 && (v + (int)accumulate + (int)precision) % 2 != 0)
             continue;
-        for (int size = 1 + v % EVERY; size <= 4; size += EVERY) {
+        for (int size = 1 + v % dpt_test_every(); size <= 4; size += dpt_test_every()) {
             begin_scene(&s, &variants[v], accumulate, precision, &size, 1);
             run_scene(&s, &layouts[(size + v) % LAYOUTS]);
             check_equal(&expected, &s, "one world");
@@ -133,7 +124,8 @@ static void on_nodes_and_hosts(enum dpt_accumulate accumulate, bool rebuilds)
     expected.steps = rebuilds ? REBUILT_STEPS : STEPS;
     run_scene(&expected, &one_node);
     for (int v = 0; v < VARIANTS; v++)
-        for (int l = (rebuilds ? 2 : 0) + v % EVERY; l < LAYOUTS; l += rebuilds ? 2 : EVERY) {
+        for (int l = (rebuilds ? 2 : 0) + v % dpt_test_every(); l < LAYOUTS;
+             l += rebuilds ? 2 : dpt_test_every()) {
             if (variants[v].redundancy == DPT_REDUNDANCY_NONE &&
                 (rebuilds || variants[v].sharding != DPT_SHARDING_HYBRID_SHARD))
                 continue;

@@ -7,6 +7,7 @@
 #include "kernels/device.h"
 #include "kernels/half.h"
 #include "kernels/op_times.h"
+#include "tests/every.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -210,7 +211,7 @@ static void random_sums(bool alias, bool whole, enum dpt_dtype dtype)
 {
     static const int64_t numels[] = {
         0, 1, 5, DPT_TREE_SUM_CHUNK - 1, DPT_TREE_SUM_CHUNK, DPT_TREE_SUM_CHUNK + 1, NUMEL_MAX};
-    for (uint64_t seed = 0; seed < ROUNDS; seed++) {
+    for (uint64_t seed = 0; seed < ROUNDS; seed += dpt_test_sanitized_every()) {
         struct random r = {.key = dpt_rng_key(seed, DPT_RNG_TEST, 2, alias, whole)};
         struct sum s = {.lanes = 1 + (int)random_below(&r, LANES_MAX), .dtype = dtype};
         struct dpt_range run = {0, s.lanes};

@@ -38,7 +38,7 @@ static void nccl_fails_on_one_rank(void **state)
     struct dpt_config config = rig_make_config(14, 12, "");
     keep_state_on_device(&config);
     rig_undisturbed(&config, "well", 1, false, expected);
-    for (int i = 0; i < 6; i += RIG_EVERY) {
+    for (int i = 0; i < 6; i += dpt_test_every()) {
         (void)snprintf(name, sizeof name, "fails-%d", i);
         struct director *d = rig_begin(&config, name, dir);
         for (int rank = 0; rank < 3; rank++)
@@ -197,7 +197,7 @@ static void a_device_breaks_anywhere(void **state)
     rig_evaluate(&config, 1, 5);
     keep_state_on_device(&config);
     rig_undisturbed(&config, "sound-evaluating", 1, false, expected);
-    for (breaks_at = 500; breaks_at < 1200; breaks_at += 41 * RIG_EVERY) {
+    for (breaks_at = 500; breaks_at < 1200; breaks_at += 41 * dpt_test_every()) {
         (void)snprintf(name, sizeof name, "at-%d", breaks_at);
         breaks(&config, name, expected);
     }

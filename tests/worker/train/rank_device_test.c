@@ -35,7 +35,7 @@ static void samples_with_labels(void **state)
     config.model.dropout = 0; /* its random numbers depend on the shape */
     plain_train_and_evaluate(&config, DEVICE_RIG_SEQUENCES, on_host, &found);
     rig_undisturbed(&config, "labels", 1, false, first);
-    for (int s = 0; s < RIG_STRATEGIES; s += RIG_EVERY) {
+    for (int s = 0; s < RIG_STRATEGIES; s += dpt_test_every()) {
         (void)snprintf(name, sizeof name, "labels-%s", rig_strategies[s]);
         rig_choose(&config, rig_strategies[s]);
         rig_undisturbed(&config, name, 2 + s % 2, true, hash);

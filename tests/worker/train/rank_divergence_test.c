@@ -94,7 +94,7 @@ static void stop_keeps_what_was_held(void **state)
 {
     (void)state;
     struct dpt_config config = make_divergence_config(DPT_DIVERGENCE_STOP);
-    for (int i = 0; i < RIG_STRATEGIES + RIG_COVERED; i += RIG_EVERY) {
+    for (int i = 0; i < RIG_STRATEGIES + RIG_COVERED; i += dpt_test_every()) {
         const char *strategy =
             i < RIG_STRATEGIES ? rig_strategies[i] : rig_covered[i - RIG_STRATEGIES];
         const int world = i == 0 ? 1 : 3 + i % 2;
@@ -244,12 +244,12 @@ static void skip_is_one_hash_in_every_world(void **state)
         (void)snprintf(name, sizeof name, "skip-%d", order);
         rig_undisturbed(&config, name, 1, false, expected);
         assert_string_not_equal(expected, other);
-        for (int i = 0; i < RIG_STRATEGIES; i += RIG_EVERY) {
+        for (int i = 0; i < RIG_STRATEGIES; i += dpt_test_every()) {
             rig_choose(&config, rig_strategies[i]);
             (void)snprintf(name, sizeof name, "skip-%s-%d", rig_strategies[i], order);
             one_hash(&config, name, 2 + i % 3, expected);
         }
-        for (int i = 0; i < RIG_COVERED; i += RIG_EVERY) {
+        for (int i = 0; i < RIG_COVERED; i += dpt_test_every()) {
             rig_choose(&config, rig_covered[i]);
             (void)snprintf(name, sizeof name, "skip-%s-%d", rig_covered[i], order);
             one_hash(&config, name, 3 + i % 2, expected);

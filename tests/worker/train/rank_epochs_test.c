@@ -137,7 +137,7 @@ static void losses_within_epochs(void **state)
     struct dpt_config config = make_epochs_config();
     char expected[64], dir[128], name[32];
     rig_undisturbed(&config, "calm", 1, false, expected);
-    for (int64_t at = 2; at <= EPOCH_STEPS; at += 1 + RIG_EVERY) {
+    for (int64_t at = 2; at <= EPOCH_STEPS; at += 1 + dpt_test_every()) {
         (void)snprintf(name, sizeof name, "losses-%d", (int)at);
         struct director *d = rig_begin(&config, name, dir);
         const int a = director_start(d, 0), b = director_start(d, 1);

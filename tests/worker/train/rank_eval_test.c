@@ -149,7 +149,7 @@ static void losses_meanwhile(void **state)
     char expected[64], dir[128], name[32];
     struct evals all, told;
     calm(&config, "losses-calm", expected, &all);
-    for (int victim = 0; victim < 3; victim += RIG_EVERY) {
+    for (int victim = 0; victim < 3; victim += dpt_test_every()) {
         (void)snprintf(name, sizeof name, "losses-%d", victim);
         struct director *d = rig_begin(&config, name, dir);
         for (int i = 0; i < 3; i++)
@@ -213,7 +213,7 @@ static void restless_worlds(void **state)
     char expected[64], dir[128], name[32];
     struct evals all, told;
     calm(&config, "restless-calm", expected, &all);
-    for (uint64_t seed = 0; seed < 4; seed += RIG_EVERY) {
+    for (uint64_t seed = 0; seed < 4; seed += dpt_test_every()) {
         (void)snprintf(name, sizeof name, "restless-%d", (int)seed);
         struct director *d = rig_begin(&config, name, dir);
         for (int i = 0; i < 3; i++)
@@ -288,7 +288,7 @@ static void evaluated_alone(void **state)
     config.optimizer.lr = 1;     /* nor are these as in the training */
     config.seed = 1;
     rig_choose(&config, "zero2"); /* train.accumulate: auto is another order than with ddp */
-    for (int world = 1; world <= 4; world += RIG_EVERY)
+    for (int world = 1; world <= 4; world += dpt_test_every())
         for (int step = 0; step <= 4; step += 4) { /* the newest; that of step 4 */
             (void)snprintf(name, sizeof name, "alone-%d-%d", world, step);
             config.train.eval_step = step;
@@ -321,7 +321,7 @@ static void losses_while_evaluating_alone(void **state)
     struct evals trained;
     run_eval_world(&config, "short-trained", 1, hash, &trained);
     config.train.eval_only = true;
-    for (int victim = 0; victim < 3; victim += RIG_EVERY) {
+    for (int victim = 0; victim < 3; victim += dpt_test_every()) {
         char name[32];
         (void)snprintf(name, sizeof name, "short-%d", victim);
         struct director *d = rig_begin(&config, name, dir);

@@ -72,7 +72,7 @@ static void strategies_that_add_alike_agree(void **state)
     struct dpt_config config = make_fast_config(STEPS);
     char expected[64], hash[64], name[32];
     rig_undisturbed(&config, "fast-ddp", 3, false, expected);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i += RIG_EVERY) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i += dpt_test_every()) {
         rig_choose(&config, names[i]);
         (void)snprintf(name, sizeof name, "fast-%s", names[i]);
         rig_undisturbed(&config, name, 3, false, hash);
@@ -112,7 +112,7 @@ static void rings_of_ddp_and_its_variants(void **state)
     struct dpt_config config = make_fast_config(STEPS);
     char hash[2][64], name[32];
     config.train.reduction = DPT_REDUCTION_RING;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i += RIG_EVERY) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i += dpt_test_every()) {
         rig_choose(&config, names[i]);
         for (int run = 0; run < (i == 0 ? 2 : 1); run++) {
             (void)snprintf(name, sizeof name, "ring-%s-%d", names[i], run);

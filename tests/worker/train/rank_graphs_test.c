@@ -73,7 +73,7 @@ static void every_slot_after_the_first(void **state)
             make_graphs_config(order == 0 ? DPT_ACCUMULATE_LOCAL : DPT_ACCUMULATE_REDUCE,
                                order == 0 ? DPT_PRECISION_FP32 : DPT_PRECISION_BF16);
         plain_train(&config, expected);
-        for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i += RIG_EVERY) {
+        for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i += dpt_test_every()) {
             rig_choose(&config, strategies[i]);
             (void)snprintf(name, sizeof name, "%s-%d", strategies[i], order);
             as_expected(&config, name, 2 + (int)i % 2, expected);

@@ -92,7 +92,7 @@ static void one_accuracy_through_deaths(void **state)
     director_destroy(&d);
     const struct evals calm = evals_of(dir);
     assert_int_equal(calm.n, 14);
-    for (int victim = 0; victim < 3; victim += RIG_EVERY) {
+    for (int victim = 0; victim < 3; victim += dpt_test_every()) {
         (void)snprintf(name, sizeof name, "evals-%d", victim);
         start_world(&config, name, 3, &d, dir);
         director_await_step(d, 3);

@@ -97,7 +97,7 @@ static void same_files_of_all(void **state)
     char expected[64], hash[64], name[32];
     rig_undisturbed(&config, "alone", 1, false, expected);
     verify("alone", expected);
-    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i += RIG_EVERY) {
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i += dpt_test_every()) {
         config = make_layout_config(&layouts[i], STEPS);
         (void)snprintf(name, sizeof name, "together-%d", (int)i);
         rig_undisturbed(&config, name, layouts[i].world, i % 2 == 1, hash);
@@ -165,7 +165,7 @@ static void any_goes_on_from_any(void **state)
     const struct dpt_config config = make_layout_config(&alone, LONG_STEPS);
     char expected[64], name[32];
     rig_undisturbed(&config, "undisturbed", 1, false, expected);
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i += RIG_EVERY) {
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i += dpt_test_every()) {
         (void)snprintf(name, sizeof name, "pair-%d", (int)i);
         go_on(&pairs[i][0], &pairs[i][1], name, expected);
     }

@@ -78,8 +78,8 @@ static void lost_before_the_report(void **state)
 {
     (void)state;
     for (int victim = 0; victim < 3; victim++)
-        for (int two_hosts = RIG_EVERY > 1 ? victim % 2 : 0; two_hosts < 2;
-             two_hosts += RIG_EVERY) {
+        for (int two_hosts = dpt_test_every() > 1 ? victim % 2 : 0; two_hosts < 2;
+             two_hosts += dpt_test_every()) {
             char name[32], dir[128];
             (void)snprintf(name, sizeof name, "report-%d-%d", victim, two_hosts);
             struct director *d = begin_three(name, two_hosts != 0, dir);
@@ -97,8 +97,8 @@ static void lost_after_the_plan(void **state)
 {
     (void)state;
     for (int victim = 0; victim < 3; victim++)
-        for (int two_hosts = RIG_EVERY > 1 ? victim % 2 : 0; two_hosts < 2;
-             two_hosts += RIG_EVERY) {
+        for (int two_hosts = dpt_test_every() > 1 ? victim % 2 : 0; two_hosts < 2;
+             two_hosts += dpt_test_every()) {
             char name[32], dir[128];
             (void)snprintf(name, sizeof name, "plan-%d-%d", victim, two_hosts);
             struct director *d = begin_three(name, two_hosts != 0, dir);
@@ -124,7 +124,7 @@ static void two_lost_at_once(void **state)
 {
     (void)state;
     static const int pairs[][2] = {{0, 1}, {0, 2}, {1, 3}, {2, 3}};
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i += RIG_EVERY) {
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i += dpt_test_every()) {
         char name[32], dir[128];
         (void)snprintf(name, sizeof name, "pair-%d", (int)i);
         struct director *d = begin_three(name, i % 2 == 0, dir);
@@ -144,7 +144,7 @@ static void two_lost_at_once(void **state)
 static void a_joiner_lost_while_healed(void **state)
 {
     (void)state;
-    for (int us = 0; us <= 4000; us += 500 * RIG_EVERY) {
+    for (int us = 0; us <= 4000; us += 500 * dpt_test_every()) {
         char name[32], dir[128];
         (void)snprintf(name, sizeof name, "joiner-%d", us);
         struct director *d = begin_three(name, us % 1000 == 0, dir);
@@ -172,7 +172,7 @@ static void a_healer_lost_while_healing(void **state)
     config.checkpoint.every_steps = 1000;
     char expected[64];
     rig_undisturbed(&config, "healed-calm", 2, false, expected);
-    for (int us = 0; us <= 3000; us += 500 * RIG_EVERY) {
+    for (int us = 0; us <= 3000; us += 500 * dpt_test_every()) {
         char name[32], dir[128];
         (void)snprintf(name, sizeof name, "healer-%d", us);
         struct director *d = rig_begin(&config, name, dir);
@@ -234,7 +234,7 @@ static void resumed_by_another_world(void **state)
     (void)state;
     static const int worlds[][2] = {{3, 1}, {1, 4}, {2, 3}};
     struct dpt_config config = standard();
-    for (size_t i = 0; i < sizeof worlds / sizeof worlds[0]; i += RIG_EVERY) {
+    for (size_t i = 0; i < sizeof worlds / sizeof worlds[0]; i += dpt_test_every()) {
         char name[32], dir[128];
         (void)snprintf(name, sizeof name, "resumed-%d", (int)i);
         struct director *d = rig_begin(&config, name, dir);
@@ -258,7 +258,7 @@ static void a_damaged_checkpoint_is_passed_over(void **state)
     (void)state;
     static const char *const parts[] = {"model-", "MANIFEST.json", "state.json"};
     struct dpt_config config = standard();
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i += RIG_EVERY) {
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i += dpt_test_every()) {
         char name[32], dir[128];
         (void)snprintf(name, sizeof name, "damaged-%d", (int)i);
         struct director *d = rig_begin(&config, name, dir);

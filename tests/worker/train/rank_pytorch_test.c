@@ -148,7 +148,7 @@ static void losses_in_fp32(void **state)
             make_pytorch_config(first->optimizer, first->nesterov, first->lr);
         for (int world = 2; world <= 4; world *= 2)
             expect_losses(&config, recorded[i], world, world > 2, 1e-4);
-        for (int k = 0; k < RIG_STRATEGIES; k += RIG_EVERY) { /* in their own order */
+        for (int k = 0; k < RIG_STRATEGIES; k += dpt_test_every()) { /* in their own order */
             rig_choose(&config, rig_strategies[k]);
             expect_losses(&config, recorded[i], 3, true, 1e-4);
         }

@@ -122,7 +122,7 @@ static void test_rescue_in_each_strategy(void **state)
     (void)state;
     for (int i = 0; i < RIG_STRATEGIES; i++) {
         rescue_in(rig_strategies[i], QUIESCED, -1);
-        if (i % RIG_EVERY == 0)
+        if (i % dpt_test_every() == 0)
             rescue_in(rig_strategies[i], READY, -1);
     }
 }

@@ -3,19 +3,10 @@
 #ifndef DPT_TESTS_WORKER_TRAIN_RANK_RIG_H
 #define DPT_TESTS_WORKER_TRAIN_RANK_RIG_H
 
+#include "tests/every.h"
 #include "tests/worker/train/director.h"
 
 #include <jansson.h>
-
-/* A sanitizer makes everything several times slower: tests run only each RIG_EVERY-th seed and
- * variant under it. */
-#ifdef __SANITIZE_THREAD__
-enum { RIG_EVERY = 3 };
-#elif defined(__SANITIZE_ADDRESS__)
-enum { RIG_EVERY = 2 };
-#else
-enum { RIG_EVERY = 1 };
-#endif
 
 /* cmocka's group fixtures: a temporary folder with the text. */
 int rig_setup(void **state);

@@ -18,9 +18,13 @@
 #include <string.h>
 
 enum { SCENES_MAX = 256, STRATEGY_BYTES = 32, HEALING_STEPS = 18, RESUME_STEPS = 10 };
-/* TSan makes everything so slow that it gets a part of the rows. */
-enum { ROWS_EVERY = RIG_EVERY > 2 ? RIG_EVERY : 1 };
 enum { JOIN_STEPS = 16, LOSS_STEPS = 40, LOSS_STEPS_OF_IMAGES = 14 };
+
+/* Sanitizers that make everything very slow get a part of the rows. */
+static size_t rows_every(void)
+{
+    return dpt_test_every() > 2 ? dpt_test_every() : 1;
+}
 
 static bool has_labels(const struct settings *row)
 {
@@ -124,7 +128,7 @@ static void run_settings_world(const struct settings *row, struct dpt_config *co
 {
     const bool two_hosts = world >= (row->two_hosts_from ? row->two_hosts_from : 2);
     const int first = row->both_hosts || !two_hosts ? 0 : 1;
-    for (int hosts = first; hosts <= (two_hosts ? 1 : 0); hosts += RIG_EVERY) {
+    for (int hosts = first; hosts <= (two_hosts ? 1 : 0); hosts += dpt_test_every()) {
         char name[96], hash[64];
         rig_choose(config, strategy);
         (void)snprintf(name, sizeof name, "%s-%s-%d-%d", row->name, strategy, world, hosts);
@@ -144,10 +148,11 @@ static void play_one_hash(const struct settings *row)
     const int worlds = row->worlds[1] - row->worlds[0] + 1;
     const char *list = row->strategies;
     char strategy[STRATEGY_BYTES];
-    for (int i = 0; next_strategy(&list, strategy); i++) {
-        if (row->one_world && i % RIG_EVERY == 0)
+    for (int i = (int)(row - settings); next_strategy(&list, strategy); i++) {
+        const int every = dpt_test_every(), first = i % every;
+        if (row->one_world && first == 0)
             run_settings_world(row, &config, strategy, row->worlds[0] + i % worlds, &expected);
-        for (int w = 0; !row->one_world && w < worlds; w += RIG_EVERY)
+        for (int w = first % worlds; !row->one_world && w < worlds; w += every)
             run_settings_world(row, &config, strategy, row->worlds[0] + w, &expected);
     }
 }
@@ -221,7 +226,7 @@ static void play_under_each(const struct settings *row, const char *list, int st
     (void)snprintf(name, sizeof name, "%s-%s-undisturbed", row->name, story);
     rig_undisturbed(&config, name, 1, false, expected);
     for (int i = 0; next_strategy(&list, strategy); i++)
-        if (i % RIG_EVERY == 0)
+        if (i % dpt_test_every() == 0)
             play(row, strategy, expected, &config);
 }
 
@@ -351,7 +356,7 @@ int main(int argc, char **argv)
             (void)snprintf(scene->name, sizeof scene->name, "%s: %s", stories[s].name,
                            settings[r].name);
             if (strncmp(scene->name, choice.begins, strlen(choice.begins)) != 0 ||
-                r % ROWS_EVERY != ROWS_EVERY / 2 || chosen++ % choice.parts != choice.part)
+                r % rows_every() != rows_every() / 2 || chosen++ % choice.parts != choice.part)
                 continue;
             const bool device = settings[r].place != PLACE_HOST;
             assert_true(n + 1 < SCENES_MAX);

@@ -20,7 +20,7 @@
 #ifdef DPT_TEST_ON_DEVICE
 enum { SHORT_STEPS = 100 };
 #else
-enum { SHORT_STEPS = RIG_EVERY > 1 ? 100 : 300 };
+enum { SHORT_STEPS = SANITIZED_EVERY > 1 ? 100 : 300 };
 #endif
 enum { STEPS = 16, REBUILT_STEPS = 24, RANKS = 5 };
 
@@ -106,7 +106,7 @@ static void finish_shards_story(struct director **d, const char *expected, const
 static void worlds_grow_and_shrink(void **state)
 {
     (void)state;
-    for (int i = 0; i < VARIANTS; i += RIG_EVERY) {
+    for (int i = 0; i < VARIANTS; i += dpt_test_every()) {
         char expected[64], dir[128];
         undisturbed_hash(&variants[i], expected);
         struct director *d = begin_shards_run(&variants[i], "grow", 1, dir);
@@ -140,7 +140,7 @@ static void let_pass_us(int us)
 static void a_joiner_lost_while_state_moves(void **state)
 {
     (void)state;
-    for (int i = 0; i < VARIANTS; i += RIG_EVERY) {
+    for (int i = 0; i < VARIANTS; i += dpt_test_every()) {
         char expected[64], dir[128];
         undisturbed_hash(&variants[i], expected);
         for (int us = 0; us <= 4000; us += 2000) {
@@ -165,7 +165,7 @@ static void a_joiner_lost_while_state_moves(void **state)
 static void a_lost_part_goes_back(void **state)
 {
     (void)state;
-    for (int i = 0; i < FIRST_COVERED; i += RIG_EVERY) {
+    for (int i = 0; i < FIRST_COVERED; i += dpt_test_every()) {
         char expected[64], dir[128];
         undisturbed_hash(&variants[i], expected);
         struct director *d = begin_shards_run(&variants[i], "back", 3, dir);
@@ -207,7 +207,7 @@ static void dp_loses_with_its_first_rank_only(void **state)
 static void a_covered_loss_costs_nothing(void **state)
 {
     (void)state;
-    for (int i = FIRST_COVERED; i < VARIANTS; i += RIG_EVERY) {
+    for (int i = FIRST_COVERED; i < VARIANTS; i += dpt_test_every()) {
         char expected[64], dir[128];
         undisturbed_hash(&variants[i], expected);
         for (int victim = 0; victim < 4; victim++) {
@@ -234,7 +234,7 @@ static void a_covered_loss_costs_nothing(void **state)
 static void a_second_loss(void **state)
 {
     (void)state;
-    for (int i = FIRST_COVERED; i < FIRST_COVERED + 3; i += RIG_EVERY)
+    for (int i = FIRST_COVERED; i < FIRST_COVERED + 3; i += dpt_test_every())
         for (int mended = 0; mended < 2; mended++) {
             char expected[64], dir[128], story[32];
             undisturbed_hash(&variants[i], expected);
@@ -307,7 +307,7 @@ static void redundancy_told(const char *dir, char *ret, size_t bytes)
 static void shadows_come_back_beside_the_steps(void **state)
 {
     (void)state;
-    for (int i = FIRST_COVERED; i < FIRST_COVERED + 3; i += RIG_EVERY) {
+    for (int i = FIRST_COVERED; i < FIRST_COVERED + 3; i += dpt_test_every()) {
         char expected[64], dir[128], told[16];
         struct director *d =
             begin_rebuilding(&variants[i], "rebuilt", 2, SHORT_STEPS, dir, expected);

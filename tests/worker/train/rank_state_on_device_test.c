@@ -61,7 +61,7 @@ static void memory_is_where_it_should_be(void **state)
     static const char *const sharded[] = {"zero1", "zero2", "zero3", "full_shard+shadow",
                                           "hybrid_shard"};
     for (int precision = 0; precision < 2; precision++)
-        for (size_t i = 0; i < sizeof sharded / sizeof *sharded; i += RIG_EVERY) {
+        for (size_t i = 0; i < sizeof sharded / sizeof *sharded; i += dpt_test_every()) {
             struct dpt_config config =
                 make_device_config(i % 2 == 0 ? DPT_ACCUMULATE_REDUCE : DPT_ACCUMULATE_LOCAL,
                                    precision == 0 ? DPT_PRECISION_FP32 : DPT_PRECISION_BF16);

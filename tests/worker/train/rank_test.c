@@ -106,7 +106,7 @@ static void restless_worlds(void **state)
     struct dpt_config config = rig_make_config(14, 40, "");
     char expected[64], dir[128], name[32];
     rig_undisturbed(&config, "restful", 1, false, expected);
-    for (uint64_t seed = 0; seed < 6; seed += RIG_EVERY) {
+    for (uint64_t seed = 0; seed < 6; seed += dpt_test_every()) {
         (void)snprintf(name, sizeof name, "restless-%d", (int)seed);
         struct director *d = rig_begin(&config, name, dir);
         for (int i = 0; i < 3; i++)
@@ -142,7 +142,7 @@ static void a_lost_shard_costs_back_to_the_checkpoint(void **state)
     struct dpt_config config = rig_make_config(2 * 11, 150, "train.accumulate=reduce");
     char expected[64], dir[128], name[32];
     rig_undisturbed(&config, "nothing-lost", 1, false, expected);
-    for (int i = 0; i < 3; i += RIG_EVERY) {
+    for (int i = 0; i < 3; i += dpt_test_every()) {
         rig_choose(&config, strategies[i]);
         (void)snprintf(name, sizeof name, "shard-lost-%d", i);
         struct director *d = rig_begin(&config, name, dir);
