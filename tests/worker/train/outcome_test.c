@@ -295,7 +295,7 @@ static void fields_out_of_range_are_refused(void **state)
         {AT_FIRST, SLOTS - 1},
         {AT_FIRST, UINT32_MAX},
         {AT_FIRST, UINT32_MAX - 1},
-        {AT_FLAGS, 16},
+        {AT_FLAGS, 32},
         {AT_FLAGS, UINT32_MAX},
         {AT_FLAGS, DPT_COMMIT_ALL_LEAVE},
         {AT_LEAVING, 2},
