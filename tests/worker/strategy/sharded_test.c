@@ -165,7 +165,7 @@ static void ranks_that_relay(void **state)
         begin_scene(&expected, &ddp, (enum dpt_accumulate)order, DPT_PRECISION_FP32, (int[]){1}, 1);
         expected.config.train.lanes = 7;
         run_scene(&expected, &one_node);
-        for (int v = -1; v < VARIANTS; v += EVERY) {
+        for (int v = -1; v < VARIANTS; v += dpt_test_every()) {
             begin_scene(&s, v < 0 ? &ddp : &variants[v], (enum dpt_accumulate)order,
                         DPT_PRECISION_FP32, (int[]){6}, 1);
             s.config.train.lanes = 7;
