@@ -1,3 +1,4 @@
+/* The median of measurements. */
 #include "base/median.h"
 
 #include "base/err.h"

@@ -459,26 +459,6 @@ static void carry_out(struct command *command)
         dpt_rdzv_advance(command->run);
 }
 
-/* True: the machine may do this (docs/security.md); else the outcome says who may. */
-static bool is_allowed(const struct inquiry *from, struct command *command)
-{
-    const Dpt__ControlVerb verb = command->control->verb;
-    const bool reads =
-        verb == DPT__CONTROL_VERB__CONTROL_RUNS || verb == DPT__CONTROL_VERB__CONTROL_NODES ||
-        verb == DPT__CONTROL_VERB__CONTROL_SHOW || verb == DPT__CONTROL_VERB__CONTROL_DUMP;
-    const char *only = from->only_run != NULL ? from->only_run : "";
-    if (only[0] != '\0' && strcmp(command->control->run, only) != 0)
-        set_outcome(command, REFUSED, "this machine may take part in run '%s' only: name that run",
-                    only);
-    else if (from->join_only && !reads)
-        set_outcome(command, REFUSED,
-                    "this machine may join runs but not steer them: run dpt-ctl on a machine with "
-                    "the right 'define' (file 'machines' of the server's key folder)");
-    else
-        return true;
-    return false;
-}
-
 void dpt_rdzv_take_control(const struct inquiry *from)
 {
     struct dpt_rdzv *core = from->core;
@@ -493,7 +473,9 @@ void dpt_rdzv_take_control(const struct inquiry *from)
     const bool lists =
         verb == DPT__CONTROL_VERB__CONTROL_RUNS ||
         (verb == DPT__CONTROL_VERB__CONTROL_NODES && command.control->run[0] == '\0');
-    const bool allowed = is_allowed(from, &command);
+    const bool allowed = dpt_rdzv_may_command(from, command.text);
+    if (!allowed)
+        command.reply->outcome = REFUSED;
     const bool found = allowed && (lists || find_run(&command));
     if (found && verb == DPT__CONTROL_VERB__CONTROL_NODES)
         dpt_rdzv_reply_add_nodes(core, command.reply, command.run, command.control->first);

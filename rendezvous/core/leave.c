@@ -9,6 +9,7 @@
  * A run that ends because it has too few nodes saves its state by the same rule. So does a run that
  * an operator stops, or pauses and wants saved. */
 #include "rendezvous/core/advance.h"
+#include "rendezvous/core/kept.h"
 
 #include "rendezvous/core/apply.h"
 #include "rendezvous/core/queries.h"

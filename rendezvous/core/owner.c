@@ -101,6 +101,26 @@ bool dpt_rdzv_answer_no_definer(const struct inquiry *from)
     return true;
 }
 
+bool dpt_rdzv_may_command(const struct inquiry *from, char ret_why[DPT_PROTO_TEXT_BYTES])
+{
+    const Dpt__Control *control = from->message->control;
+    const bool reads = control->verb == DPT__CONTROL_VERB__CONTROL_RUNS ||
+                       control->verb == DPT__CONTROL_VERB__CONTROL_NODES ||
+                       control->verb == DPT__CONTROL_VERB__CONTROL_SHOW ||
+                       control->verb == DPT__CONTROL_VERB__CONTROL_DUMP;
+    const char *only = from->only_run != NULL ? from->only_run : "";
+    if (only[0] != '\0' && strcmp(control->run, only) != 0)
+        (void)snprintf(ret_why, DPT_PROTO_TEXT_BYTES,
+                       "this machine may take part in run '%s' only: name that run", only);
+    else if (from->join_only && !reads)
+        (void)snprintf(ret_why, DPT_PROTO_TEXT_BYTES,
+                       "this machine may join runs but not steer them: run dpt-ctl on a machine "
+                       "with the right 'define' (file 'machines' of the server's key folder)");
+    else
+        return true;
+    return false;
+}
+
 void dpt_rdzv_log_definer(const struct run *run)
 {
     char text[SHORT_KEY_BYTES];

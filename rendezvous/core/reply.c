@@ -1,5 +1,6 @@
 /* Replies to nodes and to processes that are not nodes. */
 #include "rendezvous/core/reply.h"
+#include "rendezvous/core/kept.h"
 
 #include "rendezvous/core/queries.h"
 

@@ -144,19 +144,6 @@ struct node {
     uint32_t n_ranks;
 };
 
-/* An incarnation that was removed from the run: lost, expelled or released. */
-struct departed {
-    uint64_t id_hash;
-    uint64_t incarnation; /* this one and earlier ones stay out if they know the secret */
-    uint8_t secret[DPT_PROTO_SECRET_BYTES], key[DPT_RDZV_KEY_BYTES];
-    bool released;
-    bool last_holder; /* released: no node that stays holds its steps */
-    uint32_t n_nodes; /* released: nodes of a farewell that could not save; 0: there was none */
-    bool cut_off;     /* removed for silence alone: it may return with its state */
-    bool awaited;     /* it may hold the newest state, and no generation has run since */
-    uint64_t counter_seen;
-};
-
 /* ---- plans ---- */
 
 struct place {         /* one rank of a plan */

@@ -22,7 +22,8 @@ SOON_S = 30
 
 def start_ctl(endpoint, *words, env=None):
     return subprocess.Popen([program("dpt-ctl"), "--rdzv-endpoint", endpoint, *map(str, words)],
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, **(env or {})})
 
 
 def end_ctl(process, timeout, code=0):

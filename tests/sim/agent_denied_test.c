@@ -87,10 +87,8 @@ int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, bench_open, bench_close)
     const struct CMUnitTest tests[] = {
-        T(test_denied_node_saves_its_steps),
-        T(test_denied_node_that_computes_goes_on),
-        T(test_denied_node_that_has_lost_its_peers),
-        T(test_denial_that_ends_is_forgotten),
+        T(test_denied_node_saves_its_steps),         T(test_denied_node_that_computes_goes_on),
+        T(test_denied_node_that_has_lost_its_peers), T(test_denial_that_ends_is_forgotten),
         T(test_denied_node_that_never_joined),
     };
     return cmocka_run_group_tests_name("agent denied", tests, NULL, NULL);

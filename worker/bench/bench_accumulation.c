@@ -5,8 +5,8 @@
  * for activations, the same samples in the same order. The sum is the same but for its rounding, so
  * the losses of two micro-batches differ in their last digits. Within one micro-batch every world
  * has the same bits: the bench fails otherwise. */
-#include "worker/bench/bench.h"
 #include "base/median.h"
+#include "worker/bench/bench.h"
 #include "worker/bench/measured_run.h"
 #include "worker/bench/programs.h"
 #include "worker/bench/spread.h"

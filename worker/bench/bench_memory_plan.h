@@ -13,8 +13,8 @@ enum {
 };
 
 struct memory_plan {
-    const char *config;         /* a YAML file; NULL: the defaults */
-    struct dpt_bench_sets sets; /* override the file */
+    const char *config;                    /* a YAML file; NULL: the defaults */
+    struct dpt_bench_sets sets;            /* override the file */
     int shapes[MEMORY_PLAN_SHAPES_MAX][2]; /* nodes, ranks per node */
     int n_shapes;
 };

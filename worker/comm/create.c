@@ -36,12 +36,7 @@ enum {
     ACCEPTS_MAX = 64    /* connections taken in a row from one socket */
 };
 
-enum dial_state {
-    DIAL_IDLE, /* has no socket */
-    DIAL_CONNECTING,
-    DIAL_GREETED,
-    DIAL_HELD
-};
+enum dial_state { DIAL_IDLE /* no socket */, DIAL_CONNECTING, DIAL_GREETED, DIAL_HELD };
 
 /* The attempt to reach one peer. With relays a peer of this host may have two, one for a trunk. */
 struct dial {
@@ -449,20 +444,19 @@ static enum dpt_status prepare_dials(struct creation *c, struct dpt_err *err)
 /* A peer that this rank greeted may answer later. The goodbye tells it why this rank closed. */
 static void say_goodbye(struct creation *c, struct dial *dial)
 {
-    if (!dial->shm && c->comm->router != NULL) {
+    struct dpt_conn *link = NULL;
+    if (!dial->shm && c->comm->router != NULL)
         dpt_trunk_refuse(dial->fd, c->comm->suspect);
+    else
+        link = (dial->shm ? dpt_shm_link_create : dpt_tcp_link_create)(c->comm, dial->peer->rank,
+                                                                       dial->fd, NULL);
+    if (link == NULL) {
         close(dial->fd);
         return;
     }
-    struct dpt_conn *link = dial->shm
-                                ? dpt_shm_link_create(c->comm, dial->peer->rank, dial->fd, NULL)
-                                : dpt_tcp_link_create(c->comm, dial->peer->rank, dial->fd, NULL);
-    if (link != NULL && !dial->shm) /* if it fails, the peer does not understand the goodbye */
+    if (!dial->shm) /* if it fails, the peer does not understand the goodbye */
         (void)!dpt_comm_protect(c->comm, link, c->spec, dial->sent, NULL, NULL);
-    if (link == NULL)
-        close(dial->fd);
-    else
-        link->ops->destroy(link, GOODBYE_FAILED, c->comm->suspect);
+    link->ops->destroy(link, GOODBYE_FAILED, c->comm->suspect);
 }
 
 static void clear_creation(struct creation *c)
@@ -494,13 +488,13 @@ enum dpt_status dpt_comm_create(struct dpt_comm_listener *listener,
     if (status == DPT_OK)
         status = connect_all_peers(&c, abort_fd, &failure);
     clear_creation(&c);
-    if (status != DPT_OK) {
-        if (ret_suspect != NULL)
-            *ret_suspect = c.comm->suspect;
-        status = dpt_comm_keep_failure(c.comm, &failure, err);
-        dpt_comm_destroy(&c.comm);
-        return status;
+    if (status == DPT_OK) {
+        *ret = c.comm;
+        return DPT_OK;
     }
-    *ret = c.comm;
-    return DPT_OK;
+    if (ret_suspect != NULL)
+        *ret_suspect = c.comm->suspect;
+    status = dpt_comm_keep_failure(c.comm, &failure, err);
+    dpt_comm_destroy(&c.comm);
+    return status;
 }

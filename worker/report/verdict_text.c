@@ -13,13 +13,17 @@ static const struct {
     const char *strategy;
     struct remedy remedy;
 } communication[] = {
-    {"simple", {"strategy.name", "With strategy.name: ddp buckets are sent during the backward pass"}},
-    {"simple_ga", {"strategy.name", "With strategy.name: ddp buckets are sent during the backward pass"}},
+    {"simple",
+     {"strategy.name", "With strategy.name: ddp buckets are sent during the backward pass"}},
+    {"simple_ga",
+     {"strategy.name", "With strategy.name: ddp buckets are sent during the backward pass"}},
     {"hook", {"strategy.name", "With strategy.name: ddp no tensor is waited for alone"}},
     {"async", {"strategy.name", "With strategy.name: ddp buckets are sent, not single tensors"}},
     {"full_shard",
-     {"strategy.sharding", "With strategy.sharding: shard_grad_op the weights are gathered once per step"}},
-    {"zero3", {"strategy.name", "With strategy.name: zero2 the weights are gathered once per step"}},
+     {"strategy.sharding",
+      "With strategy.sharding: shard_grad_op the weights are gathered once per step"}},
+    {"zero3",
+     {"strategy.name", "With strategy.name: zero2 the weights are gathered once per step"}},
     {NULL, {"strategy.compression", "strategy.compression: bf16 halves the bytes between hosts"}},
 };
 

@@ -43,8 +43,7 @@ static void add_rank(const struct run *run, const struct rank *rank, struct tall
                     rank->generation == run->plan.generation;
     tally->unreported += alive && !dpt_rdzv_has_quiesced(rank) &&
                          (run->formation.soft || rank->asked == run->generation);
-    const bool failed =
-        rank->failed_generation != 0 && rank->failed_generation >= rank->generation;
+    const bool failed = rank->failed_generation != 0 && rank->failed_generation >= rank->generation;
     tally->stopped += failed || rank->phase == DPT__RANK_PHASE__RANK_READY ||
                       rank->phase == DPT__RANK_PHASE__RANK_QUIESCED;
 }

@@ -1,13 +1,14 @@
 /* The crowd of crowd.h. */
 #include "tests/rendezvous/scale/crowd.h"
 
+#include "base/clock.h"
 #include "rendezvous/proto/links.h"
 #include "tests/rendezvous/core/kept_view.h"
+#include "tests/rendezvous/scale/meter.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     MESSAGE_BYTES_MAX = 64 * 1024, /* of an agent */
@@ -42,27 +43,12 @@ struct crowd {
     struct member *members; /* (n) the connection of member i is i + 1 */
     uint32_t *queue;        /* (n) members with news */
     uint32_t n_queue;
-    struct crowd_cost cost;
-    int64_t began_ns, began_cpu_ns; /* the phase that cost counts */
-    uint8_t *in, *out;              /* encoded messages */
+    struct meter meter;
+    uint8_t *in, *out; /* encoded messages */
     size_t out_bytes;
     void *decoded; /* memory for a decoded message, as the server's */
     uint64_t random;
 };
-
-static int64_t read_ns(clockid_t clock)
-{
-    struct timespec now;
-    DPT_ASSERT(clock_gettime(clock, &now) == 0);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-/* Reading the CPU time is a system call, of about 1 us: parts of a phase are timed by this clock,
- * which is read without one. */
-static int64_t now_ns(void)
-{
-    return read_ns(CLOCK_MONOTONIC);
-}
 
 static void *take_memory(size_t n, size_t bytes)
 {
@@ -84,13 +70,6 @@ static void start_server(struct crowd *crowd, uint64_t epoch, bool fresh)
     struct dpt_err err;
     if (dpt_rdzv_create(&options, &crowd->core, &err) != DPT_OK)
         fail("create the machine", err.text);
-}
-
-static void begin_phase(struct crowd *crowd)
-{
-    crowd->cost = (struct crowd_cost){0};
-    crowd->began_ns = now_ns();
-    crowd->began_cpu_ns = read_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 struct crowd *crowd_create(uint32_t nodes, uint32_t ranks)
@@ -115,7 +94,7 @@ struct crowd *crowd_create(uint32_t nodes, uint32_t ranks)
     }
     crowd->journal = kept_records_create();
     start_server(crowd, ++crowd->epoch, true);
-    begin_phase(crowd);
+    meter_begin(&crowd->meter);
     return crowd;
 }
 
@@ -132,18 +111,9 @@ void crowd_destroy(struct crowd **crowd)
     *crowd = NULL;
 }
 
-/* Other processes of the machine do not count: each part is given its share of the CPU time of the
- * phase. */
 struct crowd_cost crowd_take_cost(struct crowd *crowd)
 {
-    struct crowd_cost cost = crowd->cost;
-    const double cpu_ns = (double)(read_ns(CLOCK_PROCESS_CPUTIME_ID) - crowd->began_cpu_ns);
-    const double busy = cpu_ns / (double)(now_ns() - crowd->began_ns);
-    cost.core_ns = (int64_t)((double)cost.core_ns * busy);
-    cost.decode_ns = (int64_t)((double)cost.decode_ns * busy);
-    cost.encode_ns = (int64_t)((double)cost.encode_ns * busy);
-    begin_phase(crowd);
-    return cost;
+    return meter_take(&crowd->meter);
 }
 
 /* ---- messages ---- */
@@ -221,14 +191,14 @@ static void deliver(struct crowd *crowd, const struct dpt_rdzv_send *send)
     struct member *member = &crowd->members[send->conn - 1];
     size_t bytes = 0;
     struct dpt_err err;
-    const int64_t start_ns = now_ns();
+    const int64_t start_ns = dpt_now_ns();
     if (dpt_message_encode(&message->base, crowd->out, crowd->out_bytes, &bytes, &err) != DPT_OK)
         fail("encode", err.text);
-    crowd->cost.encode_ns += now_ns() - start_ns;
-    crowd->cost.sends++;
-    crowd->cost.bytes += bytes;
-    if (bytes > crowd->cost.longest_bytes)
-        crowd->cost.longest_bytes = bytes;
+    crowd->meter.cost.encode_ns += dpt_now_ns() - start_ns;
+    crowd->meter.cost.sends++;
+    crowd->meter.cost.bytes += bytes;
+    if (bytes > crowd->meter.cost.longest_bytes)
+        crowd->meter.cost.longest_bytes = bytes;
     if (member->gone)
         return;
     member->is_known = message->counter_seen > 0;
@@ -255,14 +225,14 @@ static void step(struct crowd *crowd, struct dpt_rdzv_event event)
     event.now_ms = crowd->now_ms;
     crowd->random++;
     memcpy(event.random, &crowd->random, sizeof crowd->random);
-    const int64_t start_ns = now_ns();
+    const int64_t start_ns = dpt_now_ns();
     if (dpt_rdzv_step(crowd->core, &event, &output, &err) != DPT_OK)
         fail("step", err.text);
-    const int64_t took_ns = now_ns() - start_ns;
-    crowd->cost.events++;
-    crowd->cost.core_ns += took_ns;
-    if (took_ns > crowd->cost.longest_ns)
-        crowd->cost.longest_ns = took_ns;
+    const int64_t took_ns = dpt_now_ns() - start_ns;
+    crowd->meter.cost.events++;
+    crowd->meter.cost.core_ns += took_ns;
+    if (took_ns > crowd->meter.cost.longest_ns)
+        crowd->meter.cost.longest_ns = took_ns;
     crowd->deadline_ms = output.deadline_ms;
     for (size_t i = 0; i < output.n_records; i++)
         kept_records_add(crowd->journal, &output.records[i]);
@@ -356,11 +326,11 @@ static void say(struct crowd *crowd, uint32_t i)
     if (member->gone)
         return;
     const size_t bytes = encode_state(crowd, member);
-    const int64_t start_ns = now_ns();
+    const int64_t start_ns = dpt_now_ns();
     if (dpt_message_decode_agent_state_in(crowd->decoded, DPT_MESSAGE_MEMORY_BYTES(bytes),
                                           crowd->in, bytes, &message, &err) != DPT_OK)
         fail("decode a state", err.text);
-    crowd->cost.decode_ns += now_ns() - start_ns;
+    crowd->meter.cost.decode_ns += dpt_now_ns() - start_ns;
     step(crowd, (struct dpt_rdzv_event){
                     .kind = DPT_RDZV_EVENT_MESSAGE, .conn = i + 1, .message = message});
     if (i % TICK_EVERY == 0)
@@ -418,11 +388,11 @@ void crowd_restart(struct crowd *crowd)
     struct dpt_err err;
     dpt_rdzv_destroy(&crowd->core);
     start_server(crowd, ++crowd->epoch, false);
-    const int64_t start_ns = now_ns();
+    const int64_t start_ns = dpt_now_ns();
     for (size_t i = 0; i < kept_records_count(crowd->journal); i++)
         if (dpt_rdzv_restore(crowd->core, kept_record_at(crowd->journal, i), &err) != DPT_OK)
             fail("restore the journal", err.text);
-    crowd->cost.core_ns += now_ns() - start_ns;
+    crowd->meter.cost.core_ns += dpt_now_ns() - start_ns;
     for (uint32_t i = 0; i < crowd->n; i++)
         crowd->members[i].is_known = false;
     for (uint32_t i = 0; i < crowd->n; i++)
