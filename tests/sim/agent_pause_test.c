@@ -38,6 +38,19 @@ static void test_server_sets_the_pause(void **state)
     assert_in_range(messages_in_peace(b), usual - 2, usual + 2);
 }
 
+/* A newcomer that is not answered: the first questions come with each heartbeat, the later ones a
+ * quarter of a lease apart. */
+static void test_silent_server_is_asked_less_often(void **state)
+{
+    struct bench *b = *state;
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_UP});
+    const uint64_t before = b->agent_counter;
+    bench_pass(b, 300);
+    assert_in_range(b->agent_counter - before, 2, 4);
+    bench_pass(b, 1000 * SECONDS);
+    assert_in_range(b->agent_counter - before, SECONDS, 2 * SECONDS + 4);
+}
+
 /* A server cannot make a node so silent that its lease ends. */
 static void test_pause_is_at_most_a_quarter_of_the_lease(void **state)
 {
@@ -107,6 +120,7 @@ int main(void)
 #define CASE(function) cmocka_unit_test_setup_teardown(function, bench_open, bench_close)
     const struct CMUnitTest tests[] = {
         CASE(test_server_sets_the_pause),
+        CASE(test_silent_server_is_asked_less_often),
         CASE(test_pause_is_at_most_a_quarter_of_the_lease),
         CASE(test_news_do_not_wait_for_the_pause),
         CASE(test_one_rank_reports_the_outcome),

@@ -132,14 +132,25 @@ static bool sends_to_server(const struct dpt_agent *agent)
            (agent->stage == STAGE_JOINED && !agent->end.rescuing) || agent->end.goodbye;
 }
 
-/* At a heartbeat: true if a message to the server is due. A server of many nodes wants a longer
- * pause than the heartbeat. */
+/* The pause between two messages. A server of many nodes wants a longer one than the heartbeat. A
+ * server that does not answer a newcomer has thousands of them, perhaps: the longer it is silent,
+ * the less often it is asked. */
+static int64_t pause_ms(const struct dpt_agent *agent)
+{
+    const struct dpt_timing *timing = &agent->timing;
+    if (agent->stage == STAGE_JOINED)
+        return agent->server.pause_ms;
+    const int64_t silent_ms = agent->now_ms - agent->server.contact_ms;
+    return silent_ms / 2 < timing->lease_ms / 4 ? silent_ms / 2 : timing->lease_ms / 4;
+}
+
+/* At a heartbeat: true if a message to the server is due. */
 static bool is_server_beat_due(struct dpt_agent *agent)
 {
     struct agent_server *server = &agent->server;
-    if (agent->stage == STAGE_JOINED && agent->now_ms < server->beat_ms)
+    if (agent->now_ms < server->beat_ms)
         return false;
-    server->beat_ms = agent->now_ms + server->pause_ms - agent->timing.heartbeat_ms;
+    server->beat_ms = agent->now_ms + pause_ms(agent) - agent->timing.heartbeat_ms;
     return true;
 }
 
