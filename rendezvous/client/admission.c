@@ -71,12 +71,13 @@ void client_handshake_failed(struct dpt_client *client)
     struct dpt_keyring *keys = &client->keys;
     client->failures++;
     client->failed_ms = client->last_tick_ms;
-    if (keys->open || !keys->has_other)
+    if (keys->open || !keys->has_other || client->swapped)
         return;
     const struct dpt_key other = keys->other;
     keys->other = keys->server;
     keys->server = other;
-    client_replace_socket(client);
+    client->swapped = true;
+    client_note_end(client); /* a later tick opens a socket with the other key */
 }
 
 bool client_take_next_key(struct dpt_client *client, const struct dpt_client_event *event)

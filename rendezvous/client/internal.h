@@ -28,6 +28,7 @@ struct dpt_client {
     struct dpt_keyring keys;
     bool enrolling;    /* the socket has the key of the token */
     bool asked_token;  /* the token was tried */
+    bool swapped;      /* the other key of the server is for the next socket */
     bool ended;        /* the socket's session has ended: ZeroMQ makes no new connection ... */
     int64_t ended_ms;  /* ... since then */
     bool refused;      /* the server no longer admits this machine's key */

@@ -140,7 +140,7 @@ void client_replace_socket(struct dpt_client *client)
 {
     struct dpt_err err;
     client_close_socket(client, 0);
-    client->ended = false;
+    client->ended = client->swapped = false;
     if (client_open_socket(client, &err) == DPT_OK)
         return;
     client_close_socket(client, 0);

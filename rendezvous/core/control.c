@@ -486,7 +486,9 @@ void dpt_rdzv_take_control(const struct inquiry *from)
     else if (found && !lists)
         carry_out(&command);
     for (size_t i = 0; i < core->n_runs; i++)
-        if ((allowed && verb == DPT__CONTROL_VERB__CONTROL_RUNS) || core->runs[i] == command.run)
+        if ((allowed && verb == DPT__CONTROL_VERB__CONTROL_RUNS &&
+             dpt_rdzv_may_see(from, core->runs[i])) ||
+            core->runs[i] == command.run)
             dpt_rdzv_reply_add_run(command.reply, core->runs[i]);
     command.reply->text = dpt_outbox_text(&core->out, command.text);
     if (command.run != NULL)

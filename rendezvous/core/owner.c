@@ -101,6 +101,12 @@ bool dpt_rdzv_answer_no_definer(const struct inquiry *from)
     return true;
 }
 
+bool dpt_rdzv_may_see(const struct inquiry *from, const struct run *run)
+{
+    const char *only = from->only_run;
+    return only == NULL || only[0] == '\0' || strcmp(only, run->name) == 0;
+}
+
 bool dpt_rdzv_may_command(const struct inquiry *from, char ret_why[DPT_PROTO_TEXT_BYTES])
 {
     const Dpt__Control *control = from->message->control;
@@ -112,6 +118,8 @@ bool dpt_rdzv_may_command(const struct inquiry *from, char ret_why[DPT_PROTO_TEX
     if (only[0] != '\0' && strcmp(control->run, only) != 0)
         (void)snprintf(ret_why, DPT_PROTO_TEXT_BYTES,
                        "this machine may take part in run '%s' only: name that run", only);
+    else if (only[0] != '\0' && dpt_rdzv_find_run(from->core, only) == NULL)
+        (void)snprintf(ret_why, DPT_PROTO_TEXT_BYTES, "no run '%s' is here", only);
     else if (from->join_only && !reads)
         (void)snprintf(ret_why, DPT_PROTO_TEXT_BYTES,
                        "this machine may join runs but not steer them: run dpt-ctl on a machine "

@@ -1,5 +1,7 @@
 /* Replies to nodes and to processes that are not nodes. */
 #include "rendezvous/core/reply.h"
+
+#include "rendezvous/core/join.h"
 #include "rendezvous/core/kept.h"
 
 #include "rendezvous/core/queries.h"
@@ -54,7 +56,8 @@ void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *a
         state->spec = (Dpt__RunSpec *)&run->spec;
     if (run != NULL)
         state->n_nodes = (uint32_t)run->n_nodes;
-    else if (answer->with_spec && core->n_runs == 1 && !dpt_rdzv_has_ended(core->runs[0]))
+    else if (answer->with_spec && core->n_runs == 1 && !dpt_rdzv_has_ended(core->runs[0]) &&
+             dpt_rdzv_may_see(from, core->runs[0]))
         state->only_run = core->runs[0]->name;
     if (run != NULL && (answer->phase == DPT__SERVER_PHASE__SERVER_EXPELLED || answer->stopped)) {
         state->saved_step = at_least_0(run->progress.saved_step);

@@ -1,6 +1,8 @@
 /* The status of a run, for a process that asks for it and is no worker (dpt-doctor hang). */
 #include "rendezvous/core/reply.h"
 
+#include "rendezvous/core/join.h"
+
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/rules.h"
 
@@ -139,9 +141,11 @@ void dpt_rdzv_answer_status(const struct inquiry *from)
         return;
     char text[DPT_PROTO_TEXT_BYTES] = "";
     const struct run *run = dpt_rdzv_find_run(core, from->message->stamp->run);
-    if (run == NULL && core->n_runs == 1)
+    if (run == NULL && core->n_runs == 1 && dpt_rdzv_may_see(from, core->runs[0]))
         run = core->runs[0];
-    if (run == NULL)
+    if (run == NULL && from->only_run != NULL && from->only_run[0] != '\0')
+        (void)snprintf(text, sizeof text, "no run '%s' is here", from->only_run);
+    else if (run == NULL)
         dpt_rdzv_list_runs(core, from->message->stamp->run, text, sizeof text);
     const struct answer answer = {.phase = run == NULL ? DPT__SERVER_PHASE__SERVER_WAITING
                                                        : dpt_rdzv_phase_told(run),

@@ -141,6 +141,9 @@ enum dpt_status dpt_key_folder_read(const struct dpt_key_folder *folder, const c
         status = dpt_fail_nomem(err, "read '%s'", path);
     if (status == DPT_OK && fd >= 0)
         status = dpt_fs_pread_all(fd, text, bytes, 0, path, err);
+    if (status == DPT_OK && strlen(text) != bytes) /* what follows would not be read */
+        status = dpt_fail(err, DPT_ECONFIG, "'%s' has a zero byte at %zu: correct the file", path,
+                          strlen(text));
     if (fd >= 0)
         (void)close(fd); /* opened for reading */
     if (status != DPT_OK) {
@@ -217,6 +220,16 @@ enum dpt_status dpt_key_folder_secret(const struct dpt_key_folder *folder, const
     return dpt_fail(err, DPT_ECONFIG, "'%s' is removed again and again", path);
 }
 
+static enum dpt_status sync_file(const char *path, struct dpt_err *err)
+{
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return dpt_fail(err, DPT_ECONFIG, "open '%s': %s", path, strerror(errno));
+    const int failed = fsync(fd) != 0 ? errno : 0;
+    (void)close(fd); /* everything is written */
+    return failed == 0 ? DPT_OK : dpt_fail_errno(err, failed, "fsync '%s'", path);
+}
+
 enum dpt_status dpt_key_folder_append(const struct dpt_key_folder *folder, const char *name,
                                       const char *line, struct dpt_err *err)
 {
@@ -232,7 +245,8 @@ enum dpt_status dpt_key_folder_append(const struct dpt_key_folder *folder, const
     const int n = snprintf(whole, sizeof whole, "%s%s\n", open_line ? "\n" : "", line);
     if (n < 0 || (size_t)n >= sizeof whole)
         return dpt_fail(err, DPT_EINVAL, "a line of %d bytes is too long for '%s'", n, path);
-    return dpt_fs_append(path, whole, (size_t)n, err);
+    DPT_TRY(dpt_fs_append(path, whole, (size_t)n, err));
+    return sync_file(path, err); /* a lost 'deny' would let a machine in again */
 }
 
 enum dpt_status dpt_key_folder_replace(const struct dpt_key_folder *folder, const char *name,

@@ -188,8 +188,10 @@ static enum dpt_status deny_machine(const struct arguments *arguments, struct dp
     DPT_TRY(dpt_key_folder_open(arguments->server.key_dir, &folder, err));
     DPT_TRY(dpt_token_deny_machine(&folder, arguments->deny, &machine, err));
     dpt_key_hex(&machine.key, hex);
-    (void)printf("machine %s (key %.8s) is denied; a running server cuts it off within a second\n",
-                 machine.name, hex);
+    (void)printf("machine %s (key %.8s) is denied; a running server cuts it off within a second. A "
+                 "token that it has may still admit it with a new key: remove the token's line "
+                 "from '%s/tokens'\n",
+                 machine.name, hex, folder.path);
     return DPT_OK;
 }
 

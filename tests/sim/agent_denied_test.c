@@ -58,6 +58,20 @@ static void test_denied_node_that_has_lost_its_peers(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_DENIED);
 }
 
+/* A server that comes back after a long time may be overloaded, which looks alike at first. */
+static void test_denial_after_an_outage_has_its_own_time(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    bench_server_goes(b);
+    bench_wait_in(b, RANK(QUIESCED), 2, 3 * JOIN_MS);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_DENIES, .text = "busy?"});
+    bench_wait_in(b, RANK(QUIESCED), 2, JOIN_MS - 5000);
+    assert_int_not_equal(b->command[0], COMMAND(RESCUE));
+    bench_wait_in(b, RANK(QUIESCED), 2, 5500);
+    assert_int_equal(b->command[0], COMMAND(RESCUE));
+}
+
 static void test_denial_that_ends_is_forgotten(void **state)
 {
     struct bench *b = *state;
@@ -87,8 +101,11 @@ int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, bench_open, bench_close)
     const struct CMUnitTest tests[] = {
-        T(test_denied_node_saves_its_steps),         T(test_denied_node_that_computes_goes_on),
-        T(test_denied_node_that_has_lost_its_peers), T(test_denial_that_ends_is_forgotten),
+        T(test_denied_node_saves_its_steps),
+        T(test_denied_node_that_computes_goes_on),
+        T(test_denial_after_an_outage_has_its_own_time),
+        T(test_denied_node_that_has_lost_its_peers),
+        T(test_denial_that_ends_is_forgotten),
         T(test_denied_node_that_never_joined),
     };
     return cmocka_run_group_tests_name("agent denied", tests, NULL, NULL);

@@ -69,6 +69,7 @@ static void note_time_and_gap(struct dpt_agent *agent, int64_t now_ms)
         agent->ranks[i].asked_ms += gap_ms;
     }
     agent->server.contact_ms += gap_ms;
+    agent->server.denied_ms += gap_ms;
     agent->out.server_due = true;
     if (agent->stage == STAGE_ENDING || gap_ms <= fence_ms)
         return;
@@ -198,6 +199,8 @@ static void handle_event(struct dpt_agent *agent, const struct dpt_agent_event *
         agent->server.up = false;
         break;
     case DPT_AGENT_EVENT_SERVER_DENIES:
+        if (agent->server.denial[0] == '\0')
+            agent->server.denied_ms = agent->now_ms;
         dpt_agent_copy_text(agent->server.denial, sizeof agent->server.denial, event->text);
         break;
     case DPT_AGENT_EVENT_SERVER_MESSAGE:

@@ -228,12 +228,14 @@ void dpt_agent_check_stage(struct dpt_agent *agent)
     if (agent->stage == STAGE_ENDING || end->leaving)
         return; /* the drain has its own deadline */
     /* Ranks that compute need no server. Unsaved steps wait for a server without limit, but not for
-     * one that does not take this machine's keys: then they are saved. A node with neither ends
-     * after join_ms. */
+     * one that has not taken this machine's keys for join_ms: then they are saved. A node with
+     * neither ends after join_ms without a server. */
     const int64_t silent_ms = agent->now_ms - agent->server.contact_ms;
     if (silent_ms < agent->timing.join_ms)
         return;
-    if (agent->server.denial[0] != '\0' && !makes_steps(agent))
+    const bool denied = agent->server.denial[0] != '\0' &&
+                        agent->now_ms - agent->server.denied_ms >= agent->timing.join_ms;
+    if (denied && !makes_steps(agent))
         dpt_agent_end_saved(agent, DPT_EXIT_DENIED, agent->server.denial);
     else if (!dpt_agent_is_computing(agent) && !dpt_agent_holds_unsaved(agent))
         end_without_server(agent, silent_ms / 1000);

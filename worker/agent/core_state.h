@@ -108,6 +108,7 @@ struct agent_server {
     int64_t last_call_ms;
     char reason[DPT_PROTO_TEXT_BYTES]; /* why the last call is long */
     char denial[DPT_PROTO_TEXT_BYTES]; /* why the server does not take this machine's keys; "" */
+    int64_t denied_ms;                 /* since then */
 };
 
 /* The server's newest order to the ranks. */

@@ -137,6 +137,9 @@ static void machine_without_the_right_only_looks(void **state)
     refused(order_as(&one, VERB(PAUSE), "other"), "may take part in run 'demo' only");
     refused(order_as(&one, VERB(RUNS), ""), "may take part in run 'demo' only");
     goes_on(order_as(&one, VERB(PAUSE), "demo"));
+    const struct operator_rights other = {.only_run = "other"};
+    refused(order_as(&other, VERB(RUNS), "other"), "no run 'other' is here");
+    assert_int_equal(reply.n_runs, 0);
 }
 
 static void command_without_a_node_is_refused(void **state)
