@@ -18,19 +18,12 @@ static bool are_nodes_gone(const struct run *run)
            run->core->now_ms - hearing->outsider_ms <= run->timing.gap_ms;
 }
 
-/* A longer silence is more than a late message. */
-static int64_t silence_max_ms(const struct run *run)
-{
-    const int64_t beat_ms = dpt_rdzv_beat_ms(run) * 3 / 2;
-    return beat_ms > run->timing.gap_ms ? beat_ms : run->timing.gap_ms;
-}
-
 /* True: the server is cut off or starved, and silence proves nothing. Without this rule a server
  * that is cut off for a lease would lose all nodes, though they train on (deaf_test.c,
  * test_deaf_for_long). */
 static bool is_deaf(const struct run *run)
 {
-    return run->core->now_ms - run->core->hearing.heard_ms > silence_max_ms(run) &&
+    return run->core->now_ms - run->core->hearing.heard_ms > run->timing.gap_ms &&
            !are_nodes_gone(run);
 }
 
@@ -42,7 +35,7 @@ int64_t dpt_rdzv_beat_ms(const struct run *run)
 int64_t dpt_rdzv_listened_ms(const struct run *run)
 {
     return run->membership.listened_ms +
-           (is_deaf(run) ? silence_max_ms(run) : run->core->now_ms - run->core->hearing.heard_ms);
+           (is_deaf(run) ? run->timing.gap_ms : run->core->now_ms - run->core->hearing.heard_ms);
 }
 
 void dpt_rdzv_heard_node(struct run *run, struct node *node)
@@ -59,7 +52,9 @@ void dpt_rdzv_heard_node(struct run *run, struct node *node)
     dpt_rdzv_list_remove(node, LIST_BROKEN);
     /* A silence longer than most_ms counts as most_ms, because during the rest the node may have
      * quiesced or may have been out of reach. */
-    const int64_t most_ms = silence_max_ms(run);
+    const int64_t beat_ms = dpt_rdzv_beat_ms(run);
+    const int64_t most_ms =
+        beat_ms * 3 / 2 > run->timing.gap_ms ? beat_ms * 3 / 2 : run->timing.gap_ms;
     const int64_t since_ms = link->heard_ms > run->phase_ms ? link->heard_ms : run->phase_ms;
     const int64_t more_ms = run->core->now_ms - since_ms;
     link->spoken_ms += more_ms < most_ms ? more_ms : most_ms;
