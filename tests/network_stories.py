@@ -133,14 +133,15 @@ def cut_from_the_server(cluster, star, slow, lost):
 
 def cut_from_the_peer(cluster, star, slow, lost):
     """Nodes a and b, in one direction or in both, while the server reaches both: it loses none, and after two
-    formations leaves out the one that joined later."""
+    formations leaves one of them out. If both name each other in time that is b, which joined later; if only one
+    complains in time it is the other one (loss_end_test.c)."""
     a, b = start_pair(cluster, star, slow)
     before = generation(a)
 
     def is_found():
-        cluster.server.wait_log("node b: two formations in a row failed, as peers could not reach it; the server hears "
-                                "it, so it is cut from its peers: excluded for", 60 * slow)
-        trains_alone(a, before, cluster, 30 * slow)
+        out = cluster.server.wait_log("node ([ab]): two formations in a row failed, as peers could not reach it; the "
+                                      "server hears it, so it is cut from its peers: excluded for", 60 * slow)[1]
+        trains_alone({"a": b, "b": a}[out], before, cluster, 30 * slow)
     cut_and_mend(cluster, star, lost, is_found)
     ends_in_one_generation(cluster, a, b, slow)
     assert not re.search("silent for|control connection broken", cluster.server.log()), cluster.server.log_tail()

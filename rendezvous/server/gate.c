@@ -48,7 +48,7 @@ struct dpt_gate {
     struct dpt_key_pair next; /* of the server */
     bool has_next;
     uint32_t n_next;   /* number of next keys so far */
-    int64_t started_s; /* seconds since 1970 */
+    int64_t noticed_s; /* when the next key was noticed, in seconds since 1970; < 0: not yet */
     struct dpt_admission admission;
     struct dpt_key_file_state states[WATCHED_COUNT];
     int64_t looked_ms; /* when the files were last looked at; 0: never */
@@ -107,6 +107,7 @@ static enum dpt_status read_next_key(struct dpt_gate *gate, struct dpt_err *err)
                              err));
     gate->states[WATCHED_NEXT_KEY] = state;
     gate->n_next += gate->has_next;
+    gate->noticed_s = -1;
     return DPT_OK;
 }
 
@@ -176,7 +177,6 @@ enum dpt_status dpt_gate_create(const char *key_dir, bool embedded, struct dpt_g
     if (gate == NULL)
         return dpt_fail_nomem(err, "keys of the server");
     gate->embedded = embedded;
-    gate->started_s = (int64_t)time(NULL);
     const enum dpt_status status =
         embedded ? draw_keys(gate, err) : load_folder(gate, key_dir, err);
     if (status == DPT_OK)
@@ -243,7 +243,9 @@ enum dpt_status dpt_gate_change_key(struct dpt_gate *gate, void *router, int64_t
     char hex[DPT_KEY_HEX_BYTES];
     struct dpt_err why;
     *ret_changed = false;
-    if (!gate->has_next || now_s < due_s || now_s < gate->started_s + DPT_GATE_NOTICE_S)
+    if (gate->has_next && gate->noticed_s < 0)
+        gate->noticed_s = now_s;
+    if (!gate->has_next || now_s < due_s || now_s < gate->noticed_s + DPT_GATE_NOTICE_S)
         return DPT_OK;
     gate->has_next = false;
     if (dpt_key_folder_rename(&gate->keys.folder, DPT_KEYRING_NEXT_KEY, server_name, 0, &why) !=

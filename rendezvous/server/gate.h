@@ -45,8 +45,9 @@ void *dpt_gate_socket(const struct dpt_gate *gate);
  * this key among those of this server, from 1. */
 bool dpt_gate_next_key(const struct dpt_gate *gate, struct dpt_key *ret, uint32_t *ret_number);
 /* When the time of the next key has come (now_s: seconds since 1970), makes it the server's key:
- * that of connections over the addresses to which `router` is bound from then on. A server keeps
- * its key for DPT_GATE_NOTICE_S at least, to tell it to machines that connect again. */
+ * that of connections over the addresses to which `router` is bound from then on. From the first
+ * call with a next key on, the server keeps its key for DPT_GATE_NOTICE_S at least, to tell the
+ * next one to machines. */
 DPT_MUST_USE enum dpt_status dpt_gate_change_key(struct dpt_gate *gate, void *router, int64_t now_s,
                                                  bool *ret_changed, struct dpt_err *err);
 

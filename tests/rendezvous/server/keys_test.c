@@ -67,10 +67,29 @@ static struct dpt_issued_token issue(int64_t uses, int64_t now_s)
     return token;
 }
 
+/* Ticks until the client is denied with these words, or, with NULL, has a connection again. */
+static void tick_until(struct dpt_client *client, const char *why)
+{
+    char text[DPT_CLIENT_DENIAL_BYTES] = "";
+    struct dpt_client_event event = {.kind = DPT_CLIENT_DOWN};
+    struct dpt_err err;
+    for (const int64_t end_ms = dpt_now_ms() + WAIT_MS; dpt_now_ms() < end_ms;) {
+        dpt_client_tick(client, dpt_now_ms());
+        while (dpt_client_next(client, &event, &err) == DPT_OK && event.kind != DPT_CLIENT_UP)
+            ;
+        const bool denied = dpt_client_is_denied(client, text);
+        if (why == NULL ? event.kind == DPT_CLIENT_UP && !denied : strstr(text, why) != NULL)
+            return;
+        event.kind = DPT_CLIENT_DOWN;
+        transport_wait(client, 20);
+    }
+    fail_msg("wanted '%s', and the client says: %s", why != NULL ? why : "a connection", text);
+}
+
 static void expect_served(const struct dpt_keyring *ring)
 {
     struct dpt_client *client = transport_start_client_with(server.port, ring);
-    (void)transport_expect(client, DPT_CLIENT_UP);
+    tick_until(client, NULL);
     (void)transport_exchange(client, "a");
     dpt_client_destroy(&client);
 }
@@ -223,25 +242,6 @@ static void denied_machine_is_cut_off(void **state)
     dpt_client_destroy(&client);
 }
 
-/* Ticks until the client is denied with these words, or, with NULL, has a connection again. */
-static void tick_until(struct dpt_client *client, const char *why)
-{
-    char text[DPT_CLIENT_DENIAL_BYTES] = "";
-    struct dpt_client_event event = {.kind = DPT_CLIENT_DOWN};
-    struct dpt_err err;
-    for (const int64_t end_ms = dpt_now_ms() + WAIT_MS; dpt_now_ms() < end_ms;) {
-        dpt_client_tick(client, dpt_now_ms());
-        while (dpt_client_next(client, &event, &err) == DPT_OK && event.kind != DPT_CLIENT_UP)
-            ;
-        const bool denied = dpt_client_is_denied(client, text);
-        if (why == NULL ? event.kind == DPT_CLIENT_UP && !denied : strstr(text, why) != NULL)
-            return;
-        event.kind = DPT_CLIENT_DOWN;
-        transport_wait(client, 20);
-    }
-    fail_msg("wanted '%s', and the client says: %s", why != NULL ? why : "a connection", text);
-}
-
 /* A client that was connected goes on trying, and is back when its machine is let in again. */
 static void denied_client_comes_back(void **state)
 {
@@ -391,7 +391,7 @@ static void server_changes_its_key(void **state)
     }
     assert_int_equal(count_lines_in(&b.folder, "servers", next), 1); /* it was told, and once */
     (void)transport_expect(client, DPT_CLIENT_DOWN); /* the port is closed and opened again */
-    (void)transport_expect(client, DPT_CLIENT_UP);
+    tick_until(client, NULL);
     (void)transport_exchange(client, "b");
     dpt_client_destroy(&client);
     expect_served(&between);
