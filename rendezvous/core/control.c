@@ -398,40 +398,31 @@ static void show_run(struct command *command, Dpt__RunStatus **ret_status)
     *ret_status = dpt_rdzv_new_status(command->run, 0);
 }
 
-static bool have_all_answered(const struct run *run, uint64_t dump)
-{
-    struct rank_cursor at = {0};
-    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        if (rank->spawn > 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD &&
-            rank->work.stacks.of != dump)
-            return false;
-    return true;
-}
-
-/* Asks all ranks for their stacks. Those that have not answered after DUMP_MS are left out. */
+/* Asks all ranks for their stacks. Those that have not answered after DUMP_MS are left out. An
+ * operator who asks while a dump goes on takes part in it: two would drop each other's stacks. */
 static void dump_run(struct command *command, Dpt__RunStatus **ret_status)
 {
     struct run *run = command->run;
     struct wishes *wishes = &run->wishes;
     const int64_t now_ms = command->core->now_ms;
-    const uint64_t dump = command->control->number;
-    if (dump == 0) {
+    const uint64_t number = command->control->number;
+    if (number == 0) {
         set_outcome(command, REFUSED, "a dump needs a number");
         return;
     }
-    if (wishes->dump != dump) {
-        wishes->dump = dump;
+    if (wishes->dump != number && (dpt_rdzv_dump_wanted(run) == 0 || dpt_rdzv_is_dumped(run))) {
+        wishes->dump = number;
         wishes->dump_ms = now_ms;
         run->changed = true;
     }
     wishes->dump_until_ms = now_ms + DUMP_WISH_MS;
-    command->reply->number = dump;
-    if (!have_all_answered(run, dump) && now_ms - wishes->dump_ms < DUMP_MS) {
+    command->reply->number = wishes->dump;
+    if (!dpt_rdzv_is_dumped(run)) {
         set_outcome(command, GOES_ON, "ranks of run %s print their stacks", run->name);
         return;
     }
     set_outcome(command, DONE, "run %s", run->name);
-    *ret_status = dpt_rdzv_new_status(run, dump);
+    *ret_status = dpt_rdzv_new_status(run, wishes->dump);
 }
 
 static void carry_out(struct command *command)

@@ -9,6 +9,8 @@
 /* A reply that adds facts as long as there is memory. NULL: no memory. */
 Dpt__ControlReply *dpt_rdzv_new_reply(struct dpt_rdzv *core, Dpt__ControlVerb verb);
 void dpt_rdzv_reply_add_run(Dpt__ControlReply *reply, const struct run *run);
+/* True: all living ranks have answered the newest DUMP, or its time is over. */
+bool dpt_rdzv_is_dumped(const struct run *run);
 /* Adds the nodes of the run (NULL: of all runs), members that are not back since a restart of the
  * server, and denied ids; leaves the first `first` of them out. */
 void dpt_rdzv_reply_add_nodes(struct dpt_rdzv *core, Dpt__ControlReply *reply,

@@ -36,6 +36,18 @@ void dpt_rdzv_reply_add_run(Dpt__ControlReply *reply, const struct run *run)
     reply->runs[reply->n_runs++] = to;
 }
 
+bool dpt_rdzv_is_dumped(const struct run *run)
+{
+    struct rank_cursor at = {0};
+    if (run->core->now_ms - run->wishes.dump_ms >= DUMP_MS)
+        return true;
+    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        if (rank->spawn > 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD &&
+            rank->work.stacks.of != run->wishes.dump)
+            return false;
+    return true;
+}
+
 /* ---- nodes ---- */
 
 /* The list, while it is filled. */

@@ -109,6 +109,42 @@ static void nodes_list_has_all(void **state)
     assert_int_equal(run_info.step, 9);
 }
 
+static Dpt__ControlOutcome ask_for_dump(uint64_t number)
+{
+    Dpt__Control control = DPT__CONTROL__INIT;
+    control.verb = VERB(DUMP);
+    control.run = "demo";
+    control.number = number;
+    return send_control(&control);
+}
+
+static void answer_dump(struct fake *fake, uint64_t number)
+{
+    fake->ranks[0].stacks_of = number;
+    fake->ranks[0].stacks = "thread 1 (main): f\n";
+    fake_say(fake, &stage);
+}
+
+static void two_operators_share_a_dump(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    goes_on(ask_for_dump(11));
+    answer_dump(&a, 11);
+    goes_on(ask_for_dump(22));
+    assert_int_equal(reply.number, 11);
+    answer_dump(&b, 11);
+    done(ask_for_dump(11));
+    done(ask_for_dump(11));    /* the other one */
+    goes_on(ask_for_dump(33)); /* stacks of an earlier dump are no answer */
+    assert_int_equal(reply.number, 33);
+    for (int i = 0; i < 3; i++) { /* no rank answers */
+        goes_on(ask_for_dump(33));
+        stage_pass_speaking(&stage, two, 2, 1000);
+    }
+    done(ask_for_dump(33));
+}
+
 /* A flood of commands does not delay the runs. */
 static void answers_are_limited(void **state)
 {
@@ -158,6 +194,7 @@ int main(void)
         TEST(evicted_node_stays_out),
         TEST(evicted_node_stays_out_of_the_next_run),
         TEST(nodes_list_has_all),
+        TEST(two_operators_share_a_dump),
         TEST(answers_are_limited),
         TEST(machine_without_the_right_only_looks),
         TEST(command_without_a_node_is_refused),
