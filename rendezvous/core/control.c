@@ -234,16 +234,11 @@ static bool can_save(const struct run *run)
     return run->checkpoint_dir_id[0] != '\0';
 }
 
-static bool is_held_now(const struct run *run)
-{
-    return run->phase == DPT_RDZV_WAITING && dpt_rdzv_is_held(run);
-}
-
 /* The step that a checkpoint must have to be as new as the command; 0: no step was made. */
-static int64_t step_to_save(const struct run *run)
+static int64_t step_to_save(struct run *run)
 {
     const int64_t step = run->progress.step > 0 ? run->progress.step : 0;
-    if (is_held_now(run)) {
+    if (dpt_rdzv_is_held_now(run)) {
         const int64_t held = dpt_rdzv_step_held(run, GROUP_ALL);
         return held > step ? held : step;
     }
@@ -264,10 +259,10 @@ static void save_run(struct command *command)
         set_outcome(command, run->progress.saved_step > 0 ? DONE : REFUSED,
                     "run %s: the checkpoint of step %lld is committed", run->name,
                     (long long)run->progress.saved_step);
-    } else if (is_held_now(run) && step == 0) {
+    } else if (dpt_rdzv_is_held_now(run) && step == 0) {
         set_outcome(command, REFUSED, "run %s has made no step yet", run->name);
     } else {
-        if (is_new && is_held_now(run)) /* a farewell that failed is tried again */
+        if (is_new && dpt_rdzv_is_held_now(run)) /* a farewell that failed is tried again */
             run->progress.farewell_step = -1;
         run->changed = run->changed || wishes->save_from != step;
         wishes->save_from = step;
@@ -317,7 +312,7 @@ static void pause_run(struct command *command)
         dpt_rdzv_log(run, DPT_LOG_INFO, "an operator pauses the run");
     }
     dpt_rdzv_advance(run);
-    if (is_held_now(run))
+    if (dpt_rdzv_is_held_now(run))
         set_outcome(command, DONE, "run %s is paused after step %lld", run->name,
                     (long long)(run->progress.step > 0 ? run->progress.step : 0));
     else
@@ -379,11 +374,11 @@ static void stop_run(struct command *command)
 static void answer_ended(struct command *command)
 {
     const struct run *run = command->run;
+    const size_t n = run->kept.n_nodes; /* with those that are not back since a restart */
     const bool stopped = run->kept.stopped && run->phase == DPT_RDZV_DONE;
     const bool stops = command->control->verb == DPT__CONTROL_VERB__CONTROL_STOP;
-    if (stopped && stops && run->n_nodes > 0)
-        set_outcome(command, GOES_ON, "%zu nodes of run %s have not ended yet", run->n_nodes,
-                    run->name);
+    if (stopped && stops && n > 0)
+        set_outcome(command, GOES_ON, "%zu nodes of run %s have not ended yet", n, run->name);
     else if (stopped && stops)
         set_outcome(command, DONE, "run %s is stopped", run->name);
     else

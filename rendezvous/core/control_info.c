@@ -3,12 +3,13 @@
 
 #include "rendezvous/core/kept.h"
 #include "rendezvous/core/queries.h"
+#include "rendezvous/core/restart.h"
 
 #include <string.h>
 
 /* ---- runs ---- */
 
-void dpt_rdzv_reply_add_run(Dpt__ControlReply *reply, const struct run *run)
+void dpt_rdzv_reply_add_run(Dpt__ControlReply *reply, struct run *run)
 {
     struct outbox *out = &run->core->out;
     Dpt__RunInfo *to = dpt_outbox_alloc(out, sizeof *to);
@@ -20,7 +21,7 @@ void dpt_rdzv_reply_add_run(Dpt__ControlReply *reply, const struct run *run)
     to->phase = dpt_rdzv_phase_told(run);
     to->paused = run->kept.paused;
     to->stopping = run->kept.stopped;
-    to->held = dpt_rdzv_is_held(run) && run->phase == DPT_RDZV_WAITING;
+    to->held = dpt_rdzv_is_held_now(run);
     to->generation = run->generation;
     to->world_size = run->plan.in_force ? run->plan.world_size : 0;
     to->n_nodes = (uint32_t)run->n_nodes;
@@ -34,6 +35,12 @@ void dpt_rdzv_reply_add_run(Dpt__ControlReply *reply, const struct run *run)
     to->cause = dpt_outbox_text(out, run->formation.cause.text);
     to->text = dpt_outbox_text(out, run->end_text);
     reply->runs[reply->n_runs++] = to;
+}
+
+bool dpt_rdzv_is_held_now(struct run *run)
+{
+    return run->phase == DPT_RDZV_WAITING && dpt_rdzv_is_held(run) &&
+           run->formation.adopt_until_ms < 0 && !dpt_rdzv_awaits_members(run);
 }
 
 bool dpt_rdzv_is_dumped(const struct run *run)

@@ -106,6 +106,8 @@ static void restarted_server_keeps_the_pause(void **state)
     goes_on(order(VERB(PAUSE), "")); /* durable, and no rank has stopped */
     stage_restart_with_journal(&stage, 99);
     stage_tick(&stage, 0);
+    goes_on(again(VERB(PAUSE), "")); /* nobody is back, so ranks may train */
+    assert_false(run_info.held);
     a.conn += 100;
     b.conn += 100;
     a.ranks[0].plan_rank = (int32_t)fake_place(&a)->rank;
@@ -113,6 +115,7 @@ static void restarted_server_keeps_the_pause(void **state)
     fakes_settle(&stage, two, 2);
     IS(a, WAITING);
     done(again(VERB(PAUSE), ""));
+    assert_true(run_info.held);
     done(order(VERB(RESUME), ""));
     fakes_settle(&stage, two, 2);
     IS(a, RUNNING);
@@ -225,6 +228,23 @@ static void stop_of_a_forgotten_run_is_done(void **state)
     refused(send_control(&control), "no run 'other' is here");
 }
 
+static void stop_waits_for_nodes_after_a_restart(void **state)
+{
+    (void)state;
+    Dpt__Control control = DPT__CONTROL__INIT;
+    control.verb = VERB(STOP);
+    control.run = "demo";
+    start_trio_at_9();
+    goes_on(order(VERB(STOP), ""));
+    fakes_settle(&stage, two, 2);
+    IS(a, DONE);
+    stage_restart_with_journal(&stage, 99);
+    stage_tick(&stage, 0);
+    goes_on(send_control(&control));
+    stage_pass(&stage, 20000);
+    done(send_control(&control));
+}
+
 /* The new run of the name is not stopped by the repeated command. */
 static void repeated_stop_does_not_stop_the_next_run(void **state)
 {
@@ -303,6 +323,7 @@ int main(void)
         TEST(save_without_a_folder_is_refused),
         TEST(stop_saves_and_ends),
         TEST(stop_of_a_forgotten_run_is_done),
+        TEST(stop_waits_for_nodes_after_a_restart),
         TEST(repeated_stop_does_not_stop_the_next_run),
         TEST(stop_that_cannot_save_holds_the_run),
         TEST(resume_takes_a_stop_back),
