@@ -42,20 +42,6 @@ static void set_outcome(struct command *command, Dpt__ControlOutcome outcome, co
 
 /* ---- which run ---- */
 
-/* A run that knows the node: it has it, may get it back, has removed it, or denies it. */
-static bool knows_node(const struct run *run, const char *node)
-{
-    const uint64_t id_hash = dpt_rdzv_id_hash(node);
-    if (dpt_rdzv_find_kept(run, node) != NULL ||
-        dpt_rdzv_find_denied(run->core, run->name, node) < run->core->denied.n)
-        return true;
-    for (size_t i = 0; i < run->membership.n_departed_room; i++)
-        if (run->membership.departed[i].incarnation != 0 &&
-            run->membership.departed[i].id_hash == id_hash)
-            return true;
-    return false;
-}
-
 /* The run of a command that names none: the only one, or the only one that knows the node. False:
  * the outcome says why there is none. */
 static bool guess_run(struct command *command)
@@ -64,7 +50,7 @@ static bool guess_run(struct command *command)
     const char *node = command->control->node;
     size_t n = 0;
     for (size_t i = 0; i < core->n_runs; i++) {
-        if (node[0] != '\0' && !knows_node(core->runs[i], node))
+        if (node[0] != '\0' && !dpt_rdzv_knows_node(core->runs[i], node))
             continue;
         command->run = core->runs[i];
         n++;
@@ -194,7 +180,7 @@ static void evict_node(struct command *command)
     const char *node = command->control->node;
     struct deny_list *denied = &command->core->denied;
     if (dpt_rdzv_find_denied(command->core, run->name, node) == denied->n) {
-        if (!knows_node(run, node)) {
+        if (!dpt_rdzv_knows_node(run, node)) {
             set_outcome(command, UNKNOWN, "run %s has no node '%s': dpt-ctl nodes lists them",
                         run->name, node);
             return;
@@ -245,6 +231,22 @@ static int64_t step_to_save(struct run *run)
     return run->progress.final_step > 0 ? run->progress.final_step : step + 1;
 }
 
+/* Of a run that has ended: a later checkpoint is not made. */
+static void answer_saved_end(struct command *command)
+{
+    const struct run *run = command->run;
+    const int64_t saved_step = run->progress.saved_step, step = command->control->step;
+    const bool is_saved = (step >= 0 && saved_step >= step) ||
+                          (run->phase == DPT_RDZV_DONE && saved_step >= run->progress.step);
+    command->reply->step = step;
+    if (saved_step <= 0)
+        set_outcome(command, REFUSED, "run %s has ended and has no checkpoint", run->name);
+    else
+        set_outcome(command, is_saved ? DONE : REFUSED,
+                    "run %s has ended; its newest checkpoint has step %lld", run->name,
+                    (long long)saved_step);
+}
+
 static void save_run(struct command *command)
 {
     struct run *run = command->run;
@@ -255,12 +257,13 @@ static void save_run(struct command *command)
     if (!can_save(run)) {
         set_outcome(command, REFUSED, "run %s has no checkpoint.dir, so it saves nothing",
                     run->name);
-    } else if (run->progress.saved_step >= step || (dpt_rdzv_has_ended(run) && step > 0)) {
-        set_outcome(command, run->progress.saved_step > 0 ? DONE : REFUSED,
-                    "run %s: the checkpoint of step %lld is committed", run->name,
-                    (long long)run->progress.saved_step);
+    } else if (dpt_rdzv_has_ended(run)) {
+        answer_saved_end(command);
     } else if (dpt_rdzv_is_held_now(run) && step == 0) {
         set_outcome(command, REFUSED, "run %s has made no step yet", run->name);
+    } else if (run->progress.saved_step >= step) {
+        set_outcome(command, DONE, "run %s: the checkpoint of step %lld is committed", run->name,
+                    (long long)run->progress.saved_step);
     } else {
         if (is_new && dpt_rdzv_is_held_now(run)) /* a farewell that failed is tried again */
             run->progress.farewell_step = -1;

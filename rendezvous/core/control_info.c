@@ -57,6 +57,19 @@ bool dpt_rdzv_is_dumped(const struct run *run)
 
 /* ---- nodes ---- */
 
+bool dpt_rdzv_knows_node(const struct run *run, const char *node)
+{
+    const uint64_t id_hash = dpt_rdzv_id_hash(node);
+    if (dpt_rdzv_find_kept(run, node) != NULL ||
+        dpt_rdzv_find_denied(run->core, run->name, node) < run->core->denied.n)
+        return true;
+    for (size_t i = 0; i < run->membership.n_departed_room; i++)
+        if (run->membership.departed[i].incarnation != 0 &&
+            run->membership.departed[i].id_hash == id_hash)
+            return true;
+    return false;
+}
+
 /* The list, while it is filled. */
 struct listing {
     struct dpt_rdzv *core;

@@ -181,6 +181,24 @@ static void save_without_a_folder_is_refused(void **state)
     IS(a, RUNNING);
 }
 
+static void save_of_a_failed_run_is_refused(void **state)
+{
+    (void)state;
+    a.spec.max_restarts = b.spec.max_restarts = 0;
+    start_trio_at_9();
+    a.ranks[0].checkpoint_step = 5;
+    fake_say(&a, &stage);
+    goes_on(order(VERB(SAVE), ""));
+    assert_int_equal(reply.step, 10);
+    b.state.crashes = 1;
+    fake_say(&b, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
+    refused(again(VERB(SAVE), ""), "its newest checkpoint has step 5");
+    refused(order(VERB(SAVE), ""), "its newest checkpoint has step 5");
+    reply.step = 5; /* the checkpoint came before the failure */
+    done(again(VERB(SAVE), ""));
+}
+
 /* ---- stop ---- */
 
 static void stop_saves_and_ends(void **state)
@@ -321,6 +339,7 @@ int main(void)
         TEST(wish_for_a_checkpoint_ends_if_nobody_repeats_it),
         TEST(save_in_a_pause),
         TEST(save_without_a_folder_is_refused),
+        TEST(save_of_a_failed_run_is_refused),
         TEST(stop_saves_and_ends),
         TEST(stop_of_a_forgotten_run_is_done),
         TEST(stop_waits_for_nodes_after_a_restart),
