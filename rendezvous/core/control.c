@@ -259,6 +259,10 @@ static void save_run(struct command *command)
                     run->name);
     } else if (dpt_rdzv_has_ended(run)) {
         answer_saved_end(command);
+    } else if (is_new && run->generation > 0 && run->progress.step < 0 &&
+               !dpt_rdzv_is_held_now(run)) {
+        command->reply->step = -1; /* asked again, it is a new command */
+        set_outcome(command, GOES_ON, "no rank of run %s has reported its step yet", run->name);
     } else if (dpt_rdzv_is_held_now(run) && step == 0) {
         set_outcome(command, REFUSED, "run %s has made no step yet", run->name);
     } else if (run->progress.saved_step >= step) {

@@ -199,6 +199,26 @@ static void save_of_a_failed_run_is_refused(void **state)
     done(again(VERB(SAVE), ""));
 }
 
+/* The server does not know how old the newest checkpoint is. */
+static void save_after_a_restart_waits_for_the_step(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    a.ranks[0].checkpoint_step = 5;
+    fake_say(&a, &stage);
+    stage_restart_with_journal(&stage, 99);
+    stage_tick(&stage, 0);
+    goes_on(order(VERB(SAVE), ""));
+    assert_int_equal(reply.step, -1);
+    a.conn += 100;
+    b.conn += 100;
+    a.ranks[0].plan_rank = (int32_t)fake_place(&a)->rank;
+    b.ranks[0].plan_rank = (int32_t)fake_place(&b)->rank;
+    fakes_settle(&stage, two, 2);
+    goes_on(again(VERB(SAVE), ""));
+    assert_int_equal(reply.step, 10);
+}
+
 /* ---- stop ---- */
 
 static void stop_saves_and_ends(void **state)
@@ -340,6 +360,7 @@ int main(void)
         TEST(save_in_a_pause),
         TEST(save_without_a_folder_is_refused),
         TEST(save_of_a_failed_run_is_refused),
+        TEST(save_after_a_restart_waits_for_the_step),
         TEST(stop_saves_and_ends),
         TEST(stop_of_a_forgotten_run_is_done),
         TEST(stop_waits_for_nodes_after_a_restart),
