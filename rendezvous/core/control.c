@@ -19,8 +19,8 @@ struct command {
     struct dpt_rdzv *core;
     const Dpt__Control *control;
     Dpt__ControlReply *reply;
-    struct run *run;      /* NULL: none */
-    const char *run_name; /* ALLOW: of a run that may be forgotten */
+    struct run *run;                     /* NULL: none */
+    char run_name[DPT_PROTO_NAME_BYTES]; /* ALLOW: of a run that may be forgotten; else "" */
     char text[DPT_PROTO_TEXT_BYTES];
 };
 
@@ -76,14 +76,17 @@ static bool find_denied_run(struct command *command)
     const Dpt__Control *control = command->control;
     const struct deny_list *denied = &command->core->denied;
     size_t n = 0;
-    command->run_name = control->run;
+    const char *run = control->run;
     for (size_t i = 0; control->run[0] == '\0' && i < denied->n; i++)
         if (strcmp(denied->list[i].node, control->node) == 0) {
-            command->run_name = denied->list[i].run;
+            run = denied->list[i].run;
             n++;
         }
-    if (control->run[0] != '\0' || n == 1)
+    if (control->run[0] != '\0' || n == 1) {
+        /* The list moves when the node leaves it. */
+        (void)snprintf(command->run_name, sizeof command->run_name, "%s", run);
         return true;
+    }
     if (n == 0)
         set_outcome(command, UNKNOWN, "no node '%s' is denied: dpt-ctl nodes lists them",
                     control->node);
@@ -482,8 +485,8 @@ void dpt_rdzv_take_control(const struct inquiry *from)
         if ((allowed && verb == DPT__CONTROL_VERB__CONTROL_RUNS) || core->runs[i] == command.run)
             dpt_rdzv_reply_add_run(command.reply, core->runs[i]);
     command.reply->text = dpt_outbox_text(&core->out, command.text);
-    if (command.run != NULL)
-        command.reply->run = command.run->name;
+    command.reply->run =
+        command.run != NULL ? command.run->name : dpt_outbox_text(&core->out, command.run_name);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_WAITING,
                                   .run = command.run,
                                   .with_spec = command.run != NULL,

@@ -94,6 +94,26 @@ static void evicted_node_stays_out_of_the_next_run(void **state)
     refused(order(VERB(ALLOW), "b"), "no node 'b' is denied");
 }
 
+/* A later entry takes the place of the one that leaves the list of denied nodes. */
+static void allowed_node_has_its_run_named(void **state)
+{
+    (void)state;
+    Dpt__Control control = DPT__CONTROL__INIT;
+    start_trio_at_9();
+    c.stamp.run = "other";
+    fake_say(&c, &stage);
+    done(order(VERB(EVICT), "b"));
+    done(order(VERB(EVICT), "c"));
+    done(order(VERB(ALLOW), "b"));
+    assert_string_equal(reply_text, "run demo: node b may join again");
+    assert_string_equal(reply_run, "demo");
+    control.verb = VERB(ALLOW);
+    control.node = "c";
+    control.run = "other";
+    done(send_control(&control));
+    assert_string_equal(reply_run, "other");
+}
+
 /* ---- questions ---- */
 
 static void nodes_list_has_all(void **state)
@@ -193,6 +213,7 @@ int main(void)
         TEST(later_incarnation_is_not_drained),
         TEST(evicted_node_stays_out),
         TEST(evicted_node_stays_out_of_the_next_run),
+        TEST(allowed_node_has_its_run_named),
         TEST(nodes_list_has_all),
         TEST(two_operators_share_a_dump),
         TEST(answers_are_limited),
