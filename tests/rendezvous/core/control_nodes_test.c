@@ -61,6 +61,7 @@ static void evicted_node_stays_out(void **state)
     fakes_settle(&stage, two, 1);
     IS(a, RUNNING);
     assert_int_equal(stage.view.restarts_left, 100); /* it costs no restart */
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_ERROR], 0);
     b.stamp.incarnation = 2;
     b.counter = 0;
     b.epoch = 0;
