@@ -122,6 +122,18 @@ static void restarted_server_keeps_the_pause(void **state)
     assert_int_equal(a.plan->resume_step, 9);
 }
 
+static void node_that_leaves_in_a_pause_is_the_cause(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    pause_all();
+    b.state.leaving = true;
+    fakes_settle(&stage, two, 2);
+    IS(b, RELEASED);
+    assert_true(b.plan->farewell);
+    assert_string_equal(b.plan->cause, "a node leaves with steps that no checkpoint has");
+}
+
 /* ---- save ---- */
 
 static void save_is_done_when_committed(void **state)
@@ -355,6 +367,7 @@ int main(void)
         TEST(repeated_pause_does_not_pause_again),
         TEST(rank_lost_in_a_pause_comes_back),
         TEST(restarted_server_keeps_the_pause),
+        TEST(node_that_leaves_in_a_pause_is_the_cause),
         TEST(save_is_done_when_committed),
         TEST(wish_for_a_checkpoint_ends_if_nobody_repeats_it),
         TEST(save_in_a_pause),
