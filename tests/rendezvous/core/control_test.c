@@ -122,6 +122,25 @@ static void restarted_server_keeps_the_pause(void **state)
     assert_int_equal(a.plan->resume_step, 9);
 }
 
+/* The ranks train until they hear of it. */
+static void pause_before_the_members_are_back(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    stage_restart_with_journal(&stage, 99);
+    stage_tick(&stage, 0);
+    goes_on(order(VERB(PAUSE), ""));
+    assert_true(run_info.paused && !run_info.held);
+    a.conn += 100;
+    b.conn += 100;
+    a.ranks[0].plan_rank = (int32_t)fake_place(&a)->rank;
+    b.ranks[0].plan_rank = (int32_t)fake_place(&b)->rank;
+    fakes_settle(&stage, two, 2);
+    IS(a, WAITING);
+    done(again(VERB(PAUSE), ""));
+    assert_true(run_info.held);
+}
+
 static void node_that_leaves_in_a_pause_is_the_cause(void **state)
 {
     (void)state;
@@ -367,6 +386,7 @@ int main(void)
         TEST(repeated_pause_does_not_pause_again),
         TEST(rank_lost_in_a_pause_comes_back),
         TEST(restarted_server_keeps_the_pause),
+        TEST(pause_before_the_members_are_back),
         TEST(node_that_leaves_in_a_pause_is_the_cause),
         TEST(save_is_done_when_committed),
         TEST(wish_for_a_checkpoint_ends_if_nobody_repeats_it),
