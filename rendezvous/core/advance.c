@@ -137,11 +137,12 @@ static void advance_waiting(struct run *run)
         return;
     }
     if (run->generation > 0 && dpt_rdzv_farewell_is_due(run)) {
+        const bool leaves = run->membership.n_leaving > 0;
         dpt_rdzv_prepare(run, PREPARE_HARD,
                          dpt_rdzv_cause(CAUSE_LEFT, 0, "%s with steps that no checkpoint has",
-                                        over   ? "too few nodes have come, and the run ends"
-                                        : held ? "an operator wants a checkpoint"
-                                               : "a node leaves"));
+                                        over     ? "too few nodes have come, and the run ends"
+                                        : leaves ? "a node leaves"
+                                                 : "an operator wants a checkpoint"));
         return;
     }
     dpt_rdzv_release_leaving(run);

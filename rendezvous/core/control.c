@@ -19,8 +19,8 @@ struct command {
     struct dpt_rdzv *core;
     const Dpt__Control *control;
     Dpt__ControlReply *reply;
-    struct run *run;      /* NULL: none */
-    const char *run_name; /* ALLOW: of a run that may be forgotten */
+    struct run *run;                     /* NULL: none */
+    char run_name[DPT_PROTO_NAME_BYTES]; /* ALLOW: of a run that may be forgotten; else "" */
     char text[DPT_PROTO_TEXT_BYTES];
 };
 
@@ -42,20 +42,6 @@ static void set_outcome(struct command *command, Dpt__ControlOutcome outcome, co
 
 /* ---- which run ---- */
 
-/* A run that knows the node: it has it, may get it back, has removed it, or denies it. */
-static bool knows_node(const struct run *run, const char *node)
-{
-    const uint64_t id_hash = dpt_rdzv_id_hash(node);
-    if (dpt_rdzv_find_kept(run, node) != NULL ||
-        dpt_rdzv_find_denied(run->core, run->name, node) < run->core->denied.n)
-        return true;
-    for (size_t i = 0; i < run->membership.n_departed_room; i++)
-        if (run->membership.departed[i].incarnation != 0 &&
-            run->membership.departed[i].id_hash == id_hash)
-            return true;
-    return false;
-}
-
 /* The run of a command that names none: the only one, or the only one that knows the node. False:
  * the outcome says why there is none. */
 static bool guess_run(struct command *command)
@@ -64,7 +50,7 @@ static bool guess_run(struct command *command)
     const char *node = command->control->node;
     size_t n = 0;
     for (size_t i = 0; i < core->n_runs; i++) {
-        if (node[0] != '\0' && !knows_node(core->runs[i], node))
+        if (node[0] != '\0' && !dpt_rdzv_knows_node(core->runs[i], node))
             continue;
         command->run = core->runs[i];
         n++;
@@ -90,14 +76,17 @@ static bool find_denied_run(struct command *command)
     const Dpt__Control *control = command->control;
     const struct deny_list *denied = &command->core->denied;
     size_t n = 0;
-    command->run_name = control->run;
+    const char *run = control->run;
     for (size_t i = 0; control->run[0] == '\0' && i < denied->n; i++)
         if (strcmp(denied->list[i].node, control->node) == 0) {
-            command->run_name = denied->list[i].run;
+            run = denied->list[i].run;
             n++;
         }
-    if (control->run[0] != '\0' || n == 1)
+    if (control->run[0] != '\0' || n == 1) {
+        /* The list moves when the node leaves it. */
+        (void)snprintf(command->run_name, sizeof command->run_name, "%s", run);
         return true;
+    }
     if (n == 0)
         set_outcome(command, UNKNOWN, "no node '%s' is denied: dpt-ctl nodes lists them",
                     control->node);
@@ -194,7 +183,7 @@ static void evict_node(struct command *command)
     const char *node = command->control->node;
     struct deny_list *denied = &command->core->denied;
     if (dpt_rdzv_find_denied(command->core, run->name, node) == denied->n) {
-        if (!knows_node(run, node)) {
+        if (!dpt_rdzv_knows_node(run, node)) {
             set_outcome(command, UNKNOWN, "run %s has no node '%s': dpt-ctl nodes lists them",
                         run->name, node);
             return;
@@ -234,20 +223,31 @@ static bool can_save(const struct run *run)
     return run->checkpoint_dir_id[0] != '\0';
 }
 
-static bool is_held_now(const struct run *run)
-{
-    return run->phase == DPT_RDZV_WAITING && dpt_rdzv_is_held(run);
-}
-
 /* The step that a checkpoint must have to be as new as the command; 0: no step was made. */
-static int64_t step_to_save(const struct run *run)
+static int64_t step_to_save(struct run *run)
 {
     const int64_t step = run->progress.step > 0 ? run->progress.step : 0;
-    if (is_held_now(run)) {
+    if (dpt_rdzv_is_held_now(run)) {
         const int64_t held = dpt_rdzv_step_held(run, GROUP_ALL);
         return held > step ? held : step;
     }
     return run->progress.final_step > 0 ? run->progress.final_step : step + 1;
+}
+
+/* Of a run that has ended: a later checkpoint is not made. */
+static void answer_saved_end(struct command *command)
+{
+    const struct run *run = command->run;
+    const int64_t saved_step = run->progress.saved_step, step = command->control->step;
+    const bool is_saved = (step >= 0 && saved_step >= step) ||
+                          (run->phase == DPT_RDZV_DONE && saved_step >= run->progress.step);
+    command->reply->step = step;
+    if (saved_step <= 0)
+        set_outcome(command, REFUSED, "run %s has ended and has no checkpoint", run->name);
+    else
+        set_outcome(command, is_saved ? DONE : REFUSED,
+                    "run %s has ended; its newest checkpoint has step %lld", run->name,
+                    (long long)saved_step);
 }
 
 static void save_run(struct command *command)
@@ -260,14 +260,19 @@ static void save_run(struct command *command)
     if (!can_save(run)) {
         set_outcome(command, REFUSED, "run %s has no checkpoint.dir, so it saves nothing",
                     run->name);
-    } else if (run->progress.saved_step >= step || (dpt_rdzv_has_ended(run) && step > 0)) {
-        set_outcome(command, run->progress.saved_step > 0 ? DONE : REFUSED,
-                    "run %s: the checkpoint of step %lld is committed", run->name,
-                    (long long)run->progress.saved_step);
-    } else if (is_held_now(run) && step == 0) {
+    } else if (dpt_rdzv_has_ended(run)) {
+        answer_saved_end(command);
+    } else if (is_new && run->generation > 0 && run->progress.step < 0 &&
+               !dpt_rdzv_is_held_now(run)) {
+        command->reply->step = -1; /* asked again, it is a new command */
+        set_outcome(command, GOES_ON, "no rank of run %s has reported its step yet", run->name);
+    } else if (dpt_rdzv_is_held_now(run) && step == 0) {
         set_outcome(command, REFUSED, "run %s has made no step yet", run->name);
+    } else if (run->progress.saved_step >= step) {
+        set_outcome(command, DONE, "run %s: the checkpoint of step %lld is committed", run->name,
+                    (long long)run->progress.saved_step);
     } else {
-        if (is_new && is_held_now(run)) /* a farewell that failed is tried again */
+        if (is_new && dpt_rdzv_is_held_now(run)) /* a farewell that failed is tried again */
             run->progress.farewell_step = -1;
         run->changed = run->changed || wishes->save_from != step;
         wishes->save_from = step;
@@ -317,7 +322,7 @@ static void pause_run(struct command *command)
         dpt_rdzv_log(run, DPT_LOG_INFO, "an operator pauses the run");
     }
     dpt_rdzv_advance(run);
-    if (is_held_now(run))
+    if (dpt_rdzv_is_held_now(run))
         set_outcome(command, DONE, "run %s is paused after step %lld", run->name,
                     (long long)(run->progress.step > 0 ? run->progress.step : 0));
     else
@@ -379,11 +384,11 @@ static void stop_run(struct command *command)
 static void answer_ended(struct command *command)
 {
     const struct run *run = command->run;
+    const size_t n = run->kept.n_nodes; /* with those that are not back since a restart */
     const bool stopped = run->kept.stopped && run->phase == DPT_RDZV_DONE;
     const bool stops = command->control->verb == DPT__CONTROL_VERB__CONTROL_STOP;
-    if (stopped && stops && run->n_nodes > 0)
-        set_outcome(command, GOES_ON, "%zu nodes of run %s have not ended yet", run->n_nodes,
-                    run->name);
+    if (stopped && stops && n > 0)
+        set_outcome(command, GOES_ON, "%zu nodes of run %s have not ended yet", n, run->name);
     else if (stopped && stops)
         set_outcome(command, DONE, "run %s is stopped", run->name);
     else
@@ -398,40 +403,31 @@ static void show_run(struct command *command, Dpt__RunStatus **ret_status)
     *ret_status = dpt_rdzv_new_status(command->run, 0);
 }
 
-static bool have_all_answered(const struct run *run, uint64_t dump)
-{
-    struct rank_cursor at = {0};
-    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
-        if (rank->spawn > 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD &&
-            rank->work.stacks.of != dump)
-            return false;
-    return true;
-}
-
-/* Asks all ranks for their stacks. Those that have not answered after DUMP_MS are left out. */
+/* Asks all ranks for their stacks. Those that have not answered after DUMP_MS are left out. An
+ * operator who asks while a dump goes on takes part in it: two would drop each other's stacks. */
 static void dump_run(struct command *command, Dpt__RunStatus **ret_status)
 {
     struct run *run = command->run;
     struct wishes *wishes = &run->wishes;
     const int64_t now_ms = command->core->now_ms;
-    const uint64_t dump = command->control->number;
-    if (dump == 0) {
+    const uint64_t number = command->control->number;
+    if (number == 0) {
         set_outcome(command, REFUSED, "a dump needs a number");
         return;
     }
-    if (wishes->dump != dump) {
-        wishes->dump = dump;
+    if (wishes->dump != number && (dpt_rdzv_dump_wanted(run) == 0 || dpt_rdzv_is_dumped(run))) {
+        wishes->dump = number;
         wishes->dump_ms = now_ms;
         run->changed = true;
     }
     wishes->dump_until_ms = now_ms + DUMP_WISH_MS;
-    command->reply->number = dump;
-    if (!have_all_answered(run, dump) && now_ms - wishes->dump_ms < DUMP_MS) {
+    command->reply->number = wishes->dump;
+    if (!dpt_rdzv_is_dumped(run)) {
         set_outcome(command, GOES_ON, "ranks of run %s print their stacks", run->name);
         return;
     }
     set_outcome(command, DONE, "run %s", run->name);
-    *ret_status = dpt_rdzv_new_status(run, dump);
+    *ret_status = dpt_rdzv_new_status(run, wishes->dump);
 }
 
 static void carry_out(struct command *command)
@@ -491,8 +487,8 @@ void dpt_rdzv_take_control(const struct inquiry *from)
             core->runs[i] == command.run)
             dpt_rdzv_reply_add_run(command.reply, core->runs[i]);
     command.reply->text = dpt_outbox_text(&core->out, command.text);
-    if (command.run != NULL)
-        command.reply->run = command.run->name;
+    command.reply->run =
+        command.run != NULL ? command.run->name : dpt_outbox_text(&core->out, command.run_name);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_WAITING,
                                   .run = command.run,
                                   .with_spec = command.run != NULL,

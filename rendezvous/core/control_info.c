@@ -3,12 +3,13 @@
 
 #include "rendezvous/core/kept.h"
 #include "rendezvous/core/queries.h"
+#include "rendezvous/core/restart.h"
 
 #include <string.h>
 
 /* ---- runs ---- */
 
-void dpt_rdzv_reply_add_run(Dpt__ControlReply *reply, const struct run *run)
+void dpt_rdzv_reply_add_run(Dpt__ControlReply *reply, struct run *run)
 {
     struct outbox *out = &run->core->out;
     Dpt__RunInfo *to = dpt_outbox_alloc(out, sizeof *to);
@@ -20,7 +21,7 @@ void dpt_rdzv_reply_add_run(Dpt__ControlReply *reply, const struct run *run)
     to->phase = dpt_rdzv_phase_told(run);
     to->paused = run->kept.paused;
     to->stopping = run->kept.stopped;
-    to->held = dpt_rdzv_is_held(run) && run->phase == DPT_RDZV_WAITING;
+    to->held = dpt_rdzv_is_held_now(run);
     to->generation = run->generation;
     to->world_size = run->plan.in_force ? run->plan.world_size : 0;
     to->n_nodes = (uint32_t)run->n_nodes;
@@ -36,7 +37,38 @@ void dpt_rdzv_reply_add_run(Dpt__ControlReply *reply, const struct run *run)
     reply->runs[reply->n_runs++] = to;
 }
 
+bool dpt_rdzv_is_held_now(struct run *run)
+{
+    return run->phase == DPT_RDZV_WAITING && dpt_rdzv_is_held(run) &&
+           run->formation.adopt_until_ms < 0 && !dpt_rdzv_awaits_members(run);
+}
+
+bool dpt_rdzv_is_dumped(const struct run *run)
+{
+    struct rank_cursor at = {0};
+    if (run->core->now_ms - run->wishes.dump_ms >= DUMP_MS)
+        return true;
+    for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
+        if (rank->spawn > 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD &&
+            rank->work.stacks.of != run->wishes.dump)
+            return false;
+    return true;
+}
+
 /* ---- nodes ---- */
+
+bool dpt_rdzv_knows_node(const struct run *run, const char *node)
+{
+    const uint64_t id_hash = dpt_rdzv_id_hash(node);
+    if (dpt_rdzv_find_kept(run, node) != NULL ||
+        dpt_rdzv_find_denied(run->core, run->name, node) < run->core->denied.n)
+        return true;
+    for (size_t i = 0; i < run->membership.n_departed_room; i++)
+        if (run->membership.departed[i].incarnation != 0 &&
+            run->membership.departed[i].id_hash == id_hash)
+            return true;
+    return false;
+}
 
 /* The list, while it is filled. */
 struct listing {

@@ -81,7 +81,8 @@ int64_t dpt_rdzv_detect_ms(const struct run *run, int64_t heard_ms)
 
 void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why)
 {
-    const bool leaving = node->leaving || node->order == NODE_ORDER_OUT;
+    const bool evicted = node->order == NODE_ORDER_OUT;
+    const bool leaving = node->leaving || evicted;
     bool costs_restart = false; /* a rank of the node has a place and has not finished */
     for (uint32_t i = 0; i < node->n_ranks && !dpt_rdzv_has_ended(run); i++)
         costs_restart = costs_restart || (dpt_rdzv_rank_is_member(&node->ranks[i]) &&
@@ -95,7 +96,8 @@ void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why)
     dpt_rdzv_remove_node(run, node, &(struct removal){.why = why});
     if (!costs_restart)
         return;
-    dpt_rdzv_note_error(run, run->core->now_ms, cause.text);
+    if (!evicted) /* that is no error */
+        dpt_rdzv_note_error(run, run->core->now_ms, cause.text);
     dpt_rdzv_member_lost(run, cause);
     if (!leaving)
         dpt_rdzv_count_incident(run, cause.text);

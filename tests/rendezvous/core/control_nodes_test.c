@@ -61,6 +61,7 @@ static void evicted_node_stays_out(void **state)
     fakes_settle(&stage, two, 1);
     IS(a, RUNNING);
     assert_int_equal(stage.view.restarts_left, 100); /* it costs no restart */
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_ERROR], 0);
     b.stamp.incarnation = 2;
     b.counter = 0;
     b.epoch = 0;
@@ -94,6 +95,26 @@ static void evicted_node_stays_out_of_the_next_run(void **state)
     refused(order(VERB(ALLOW), "b"), "no node 'b' is denied");
 }
 
+/* A later entry takes the place of the one that leaves the list of denied nodes. */
+static void allowed_node_has_its_run_named(void **state)
+{
+    (void)state;
+    Dpt__Control control = DPT__CONTROL__INIT;
+    start_trio_at_9();
+    c.stamp.run = "other";
+    fake_say(&c, &stage);
+    done(order(VERB(EVICT), "b"));
+    done(order(VERB(EVICT), "c"));
+    done(order(VERB(ALLOW), "b"));
+    assert_string_equal(reply_text, "run demo: node b may join again");
+    assert_string_equal(reply_run, "demo");
+    control.verb = VERB(ALLOW);
+    control.node = "c";
+    control.run = "other";
+    done(send_control(&control));
+    assert_string_equal(reply_run, "other");
+}
+
 /* ---- questions ---- */
 
 static void nodes_list_has_all(void **state)
@@ -107,6 +128,42 @@ static void nodes_list_has_all(void **state)
     done(order(VERB(RUNS), ""));
     assert_int_equal(reply.n_runs, 1);
     assert_int_equal(run_info.step, 9);
+}
+
+static Dpt__ControlOutcome ask_for_dump(uint64_t number)
+{
+    Dpt__Control control = DPT__CONTROL__INIT;
+    control.verb = VERB(DUMP);
+    control.run = "demo";
+    control.number = number;
+    return send_control(&control);
+}
+
+static void answer_dump(struct fake *fake, uint64_t number)
+{
+    fake->ranks[0].stacks_of = number;
+    fake->ranks[0].stacks = "thread 1 (main): f\n";
+    fake_say(fake, &stage);
+}
+
+static void two_operators_share_a_dump(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    goes_on(ask_for_dump(11));
+    answer_dump(&a, 11);
+    goes_on(ask_for_dump(22));
+    assert_int_equal(reply.number, 11);
+    answer_dump(&b, 11);
+    done(ask_for_dump(11));
+    done(ask_for_dump(11));    /* the other one */
+    goes_on(ask_for_dump(33)); /* stacks of an earlier dump are no answer */
+    assert_int_equal(reply.number, 33);
+    for (int i = 0; i < 3; i++) { /* no rank answers */
+        goes_on(ask_for_dump(33));
+        stage_pass_speaking(&stage, two, 2, 1000);
+    }
+    done(ask_for_dump(33));
 }
 
 /* A flood of commands does not delay the runs. */
@@ -160,7 +217,9 @@ int main(void)
         TEST(later_incarnation_is_not_drained),
         TEST(evicted_node_stays_out),
         TEST(evicted_node_stays_out_of_the_next_run),
+        TEST(allowed_node_has_its_run_named),
         TEST(nodes_list_has_all),
+        TEST(two_operators_share_a_dump),
         TEST(answers_are_limited),
         TEST(machine_without_the_right_only_looks),
         TEST(command_without_a_node_is_refused),

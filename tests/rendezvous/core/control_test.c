@@ -106,6 +106,8 @@ static void restarted_server_keeps_the_pause(void **state)
     goes_on(order(VERB(PAUSE), "")); /* durable, and no rank has stopped */
     stage_restart_with_journal(&stage, 99);
     stage_tick(&stage, 0);
+    goes_on(again(VERB(PAUSE), "")); /* nobody is back, so ranks may train */
+    assert_false(run_info.held);
     a.conn += 100;
     b.conn += 100;
     a.ranks[0].plan_rank = (int32_t)fake_place(&a)->rank;
@@ -113,10 +115,42 @@ static void restarted_server_keeps_the_pause(void **state)
     fakes_settle(&stage, two, 2);
     IS(a, WAITING);
     done(again(VERB(PAUSE), ""));
+    assert_true(run_info.held);
     done(order(VERB(RESUME), ""));
     fakes_settle(&stage, two, 2);
     IS(a, RUNNING);
     assert_int_equal(a.plan->resume_step, 9);
+}
+
+/* The ranks train until they hear of it. */
+static void pause_before_the_members_are_back(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    stage_restart_with_journal(&stage, 99);
+    stage_tick(&stage, 0);
+    goes_on(order(VERB(PAUSE), ""));
+    assert_true(run_info.paused && !run_info.held);
+    a.conn += 100;
+    b.conn += 100;
+    a.ranks[0].plan_rank = (int32_t)fake_place(&a)->rank;
+    b.ranks[0].plan_rank = (int32_t)fake_place(&b)->rank;
+    fakes_settle(&stage, two, 2);
+    IS(a, WAITING);
+    done(again(VERB(PAUSE), ""));
+    assert_true(run_info.held);
+}
+
+static void node_that_leaves_in_a_pause_is_the_cause(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    pause_all();
+    b.state.leaving = true;
+    fakes_settle(&stage, two, 2);
+    IS(b, RELEASED);
+    assert_true(b.plan->farewell);
+    assert_string_equal(b.plan->cause, "a node leaves with steps that no checkpoint has");
 }
 
 /* ---- save ---- */
@@ -178,6 +212,44 @@ static void save_without_a_folder_is_refused(void **state)
     IS(a, RUNNING);
 }
 
+static void save_of_a_failed_run_is_refused(void **state)
+{
+    (void)state;
+    a.spec.max_restarts = b.spec.max_restarts = 0;
+    start_trio_at_9();
+    a.ranks[0].checkpoint_step = 5;
+    fake_say(&a, &stage);
+    goes_on(order(VERB(SAVE), ""));
+    assert_int_equal(reply.step, 10);
+    b.state.crashes = 1;
+    fake_say(&b, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
+    refused(again(VERB(SAVE), ""), "its newest checkpoint has step 5");
+    refused(order(VERB(SAVE), ""), "its newest checkpoint has step 5");
+    reply.step = 5; /* the checkpoint came before the failure */
+    done(again(VERB(SAVE), ""));
+}
+
+/* The server does not know how old the newest checkpoint is. */
+static void save_after_a_restart_waits_for_the_step(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    a.ranks[0].checkpoint_step = 5;
+    fake_say(&a, &stage);
+    stage_restart_with_journal(&stage, 99);
+    stage_tick(&stage, 0);
+    goes_on(order(VERB(SAVE), ""));
+    assert_int_equal(reply.step, -1);
+    a.conn += 100;
+    b.conn += 100;
+    a.ranks[0].plan_rank = (int32_t)fake_place(&a)->rank;
+    b.ranks[0].plan_rank = (int32_t)fake_place(&b)->rank;
+    fakes_settle(&stage, two, 2);
+    goes_on(again(VERB(SAVE), ""));
+    assert_int_equal(reply.step, 10);
+}
+
 /* ---- stop ---- */
 
 static void stop_saves_and_ends(void **state)
@@ -223,6 +295,23 @@ static void stop_of_a_forgotten_run_is_done(void **state)
     done(send_control(&control));
     control.run = "other";
     refused(send_control(&control), "no run 'other' is here");
+}
+
+static void stop_waits_for_nodes_after_a_restart(void **state)
+{
+    (void)state;
+    Dpt__Control control = DPT__CONTROL__INIT;
+    control.verb = VERB(STOP);
+    control.run = "demo";
+    start_trio_at_9();
+    goes_on(order(VERB(STOP), ""));
+    fakes_settle(&stage, two, 2);
+    IS(a, DONE);
+    stage_restart_with_journal(&stage, 99);
+    stage_tick(&stage, 0);
+    goes_on(send_control(&control));
+    stage_pass(&stage, 20000);
+    done(send_control(&control));
 }
 
 /* The new run of the name is not stopped by the repeated command. */
@@ -297,12 +386,17 @@ int main(void)
         TEST(repeated_pause_does_not_pause_again),
         TEST(rank_lost_in_a_pause_comes_back),
         TEST(restarted_server_keeps_the_pause),
+        TEST(pause_before_the_members_are_back),
+        TEST(node_that_leaves_in_a_pause_is_the_cause),
         TEST(save_is_done_when_committed),
         TEST(wish_for_a_checkpoint_ends_if_nobody_repeats_it),
         TEST(save_in_a_pause),
         TEST(save_without_a_folder_is_refused),
+        TEST(save_of_a_failed_run_is_refused),
+        TEST(save_after_a_restart_waits_for_the_step),
         TEST(stop_saves_and_ends),
         TEST(stop_of_a_forgotten_run_is_done),
+        TEST(stop_waits_for_nodes_after_a_restart),
         TEST(repeated_stop_does_not_stop_the_next_run),
         TEST(stop_that_cannot_save_holds_the_run),
         TEST(resume_takes_a_stop_back),

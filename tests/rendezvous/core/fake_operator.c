@@ -13,7 +13,7 @@
 #include <string.h>
 
 Dpt__ControlReply reply;
-char reply_text[DPT_PROTO_TEXT_BYTES];
+char reply_text[DPT_PROTO_TEXT_BYTES], reply_run[DPT_PROTO_NAME_BYTES];
 Dpt__RunInfo run_info;
 
 /* The operator's messages come over a connection of their own. The answer goes through its encoding
@@ -31,6 +31,7 @@ static void keep_reply(const Dpt__ServerState *message)
     assert_non_null(decoded->reply);
     reply = *decoded->reply;
     (void)snprintf(reply_text, sizeof reply_text, "%s", decoded->reply->text);
+    (void)snprintf(reply_run, sizeof reply_run, "%s", decoded->reply->run);
     if (decoded->reply->n_runs > 0)
         run_info = *decoded->reply->runs[0];
     dpt_message_free_server_state(&decoded);

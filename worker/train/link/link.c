@@ -141,14 +141,15 @@ static void interrupt_generation(struct dpt_link *link, uint64_t generation)
     link->options.on_interrupt(link->options.ctx, generation);
 }
 
-/* Reports the stacks of this process's threads, once for each number. */
+/* Reports the stacks of this process's threads, once for each number. It takes at most a heartbeat,
+ * in which this thread neither sends nor receives. */
 static void answer_dump(struct dpt_link *link, uint64_t dump)
 {
     char stacks[DPT_PROTO_STACKS_BYTES] = "";
     if (link->report.state.stacks_of == dump) /* only this thread changes it */
         return;
     if (dump != 0)
-        dpt_stacks_print(stacks, sizeof stacks);
+        dpt_stacks_print(stacks, sizeof stacks, link->options.heartbeat_ms);
     (void)pthread_mutex_lock(&link->mutex);
     link->report.state.stacks_of = dump;
     memcpy(link->report.stacks, stacks, sizeof stacks);
@@ -163,7 +164,6 @@ static void handle_message(struct dpt_link *link, int slot)
     atomic_store(&link->confirmed_ms, m->confirmed_ms);
     atomic_store(&link->leaving, m->leaving != 0);
     atomic_store(&link->save_from, m->save_from);
-    answer_dump(link, m->dump);
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE ||
         m->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT)
         raise_to(&link->any_generation, m->generation);
@@ -178,6 +178,7 @@ static void handle_message(struct dpt_link *link, int slot)
     link->newest = slot;
     (void)pthread_cond_broadcast(&link->cond);
     (void)pthread_mutex_unlock(&link->mutex);
+    answer_dump(link, m->dump); /* last: it takes time */
 }
 
 /* A slot that holds neither the main thread's message nor the newest one. */

@@ -1,6 +1,8 @@
 /* Stacks by a signal: see stacks.h. */
 #include "worker/train/link/stacks.h"
 
+#include "base/clock.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <execinfo.h>
@@ -17,29 +19,27 @@
 
 enum {
     FRAMES_MAX = 24,  /* of one thread */
-    THREADS_MAX = 48, /* that are asked; further ones are counted */
+    THREADS_MAX = 48, /* that are asked; further ones are left out */
     SKIPPED = 2,      /* frames of the handler itself */
     ANSWER_MS = 100
 };
 
-/* The thread that is asked. FREE --ask--> ASKED --handler--> WRITING --> DONE; the asker takes
- * ASKED back to FREE when the time is over, so that a late handler writes nothing. */
-enum { FREE, ASKED, WRITING, DONE };
+/* FREE --ask--> the thread that is asked --its handler--> WRITING --> DONE. When the time is over,
+ * the asker takes the question back to FREE, so that a late handler writes nothing. */
+enum { FREE = 0, WRITING = -1, DONE = -2 };
 static struct {
-    atomic_int state;
-    _Atomic pid_t thread;
+    _Atomic pid_t state; /* positive: the thread that is asked */
     void *frames[FRAMES_MAX];
     int n;
-    sem_t answered;
+    sem_t answered; /* wakes the asker; `state` alone says what has happened */
 } asked;
 
 static void on_signal(int number)
 {
     const int saved = errno;
-    int expected = ASKED;
+    pid_t expected = (pid_t)syscall(SYS_gettid);
     (void)number;
-    if (atomic_load(&asked.thread) == (pid_t)syscall(SYS_gettid) &&
-        atomic_compare_exchange_strong(&asked.state, &expected, WRITING)) {
+    if (atomic_compare_exchange_strong(&asked.state, &expected, WRITING)) {
         asked.n = backtrace(asked.frames, FRAMES_MAX);
         atomic_store(&asked.state, DONE);
         (void)sem_post(&asked.answered);
@@ -57,35 +57,51 @@ void dpt_stacks_prepare(void)
     (void)sigaction(SIGUSR2, &action, NULL);
 }
 
-/* False: no answer in time. */
-static bool await_answer(void)
+/* True: the thread blocks the signal, as threads of a library often do. */
+static bool is_signal_blocked(pid_t thread)
 {
-    struct timespec until;
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += ANSWER_MS * 1000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    while (sem_timedwait(&asked.answered, &until) != 0)
-        if (errno != EINTR)
-            return false;
-    return true;
+    char path[64], line[256];
+    unsigned long long blocked = 0;
+    (void)snprintf(path, sizeof path, "/proc/self/task/%d/status", (int)thread);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "SigBlk:", 7) == 0)
+            blocked = strtoull(line + 7, NULL, 16);
+    if (file != NULL) /* NULL: the thread has ended */
+        (void)fclose(file);
+    return (blocked >> (SIGUSR2 - 1) & 1) != 0;
 }
 
-/* Fills asked.frames. False: the thread does not answer. */
-static bool ask_thread(pid_t thread)
+/* A post of an earlier answer may wake it too early, so `state` decides. */
+static void await_answer(int64_t until_ms)
 {
-    int expected = FREE;
-    atomic_store(&asked.thread, thread);
-    if (!atomic_compare_exchange_strong(&asked.state, &expected, ASKED))
-        return false; /* a handler has been writing since an earlier question */
-    if (syscall(SYS_tgkill, getpid(), thread, SIGUSR2) != 0) {
-        atomic_store(&asked.state, FREE); /* it has just ended */
-        return false;
-    }
-    expected = ASKED;
-    if (!await_answer() && atomic_compare_exchange_strong(&asked.state, &expected, FREE))
-        return false;
-    return atomic_load(&asked.state) == DONE;
+    const struct timespec until = {.tv_sec = (time_t)(until_ms / 1000),
+                                   .tv_nsec = (long)(until_ms % 1000) * 1000000};
+    while (atomic_load(&asked.state) != DONE)
+        if (sem_clockwait(&asked.answered, CLOCK_MONOTONIC, &until) != 0 && errno != EINTR)
+            return;
+}
+
+/* Fills asked.frames and returns NULL; otherwise why the thread has no stack. */
+static const char *ask_thread(pid_t thread, int64_t end_ms)
+{
+    const int64_t now_ms = dpt_now_ms();
+    pid_t expected = DONE;
+    (void)atomic_compare_exchange_strong(&asked.state, &expected, FREE); /* the last answer */
+    if (is_signal_blocked(thread))
+        return "is not asked: it blocks signals";
+    if (now_ms >= end_ms)
+        return "is not asked: the time for the dump is over";
+    expected = FREE;
+    if (!atomic_compare_exchange_strong(&asked.state, &expected, thread))
+        return "is not asked: another thread has not completed its answer";
+    if (syscall(SYS_tgkill, getpid(), thread, SIGUSR2) == 0)
+        await_answer(now_ms + ANSWER_MS < end_ms ? now_ms + ANSWER_MS : end_ms);
+    expected = thread; /* no answer, or it has just ended */
+    (void)atomic_compare_exchange_strong(&asked.state, &expected, FREE);
+    return atomic_load(&asked.state) == DONE ? NULL
+                                             : "does not answer: it hangs in the kernel, or the "
+                                               "machine is too busy";
 }
 
 /* ---- text ---- */
@@ -140,23 +156,23 @@ static void add_frames(struct text *text)
     free(symbols);
 }
 
-static void add_thread(struct text *text, pid_t thread)
+static void add_thread(struct text *text, pid_t thread, int64_t end_ms)
 {
     char head[64];
     (void)snprintf(head, sizeof head, "thread %d%s: ", (int)thread,
                    thread == getpid() ? " (main)" : "");
     add_text(text, head);
-    if (ask_thread(thread))
+    const char *why = ask_thread(thread, end_ms);
+    if (why == NULL)
         add_frames(text);
     else
-        add_text(text, "does not answer: it blocks signals, or hangs in the kernel");
-    int answered = DONE;
-    (void)atomic_compare_exchange_strong(&asked.state, &answered, FREE);
+        add_text(text, why);
     add_text(text, "\n");
 }
 
-void dpt_stacks_print(char *ret, size_t bytes)
+void dpt_stacks_print(char *ret, size_t bytes, int64_t time_ms)
 {
+    const int64_t end_ms = dpt_now_ms() + time_ms;
     struct text text = {.at = ret, .left = bytes};
     DIR *dir = opendir("/proc/self/task");
     const pid_t own = (pid_t)syscall(SYS_gettid);
@@ -169,7 +185,7 @@ void dpt_stacks_print(char *ret, size_t bytes)
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
         const pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
         if (thread > 0 && thread != own && n++ < THREADS_MAX)
-            add_thread(&text, thread);
+            add_thread(&text, thread, end_ms);
     }
     (void)closedir(dir);
 }

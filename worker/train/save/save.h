@@ -71,8 +71,8 @@ struct dpt_checkpoint_spec rank_checkpoint_spec(struct dpt_rank *r);
  * nothing. */
 void rank_clear_leftovers(struct dpt_rank *r);
 
-/* save_schedule.c. Whether an operator wants a checkpoint, and this rank has begun none for that in
- * this generation. Called before a commit. */
+/* save_schedule.c. Whether an operator wants a checkpoint of the next completed step, and this rank
+ * has begun none for that in this generation. Called before a commit. */
 bool rank_save_is_wanted(struct dpt_rank *r);
 /* Called after a step. Saves if a save is due and the saver was idle on all ranks
  * when they committed the step. Returns whether it saved. */

@@ -11,7 +11,8 @@ bool rank_save_is_wanted(struct dpt_rank *r)
     const struct rank_save *save = r->save;
     const int64_t from = dpt_link_save_from(r->link);
     const bool begun = save->begun_generation == r->gen.number && save->begun_step >= from;
-    return from > 0 && !begun && r->config->checkpoint.dir[0];
+    const bool reached = r->state.step + 1 >= from; /* the step that is being committed */
+    return from > 0 && reached && !begun && r->config->checkpoint.dir[0];
 }
 
 static bool save_is_due(const struct dpt_rank *r)
