@@ -101,12 +101,6 @@ bool dpt_rdzv_answer_no_definer(const struct inquiry *from)
     return true;
 }
 
-bool dpt_rdzv_may_see(const struct inquiry *from, const struct run *run)
-{
-    const char *only = from->only_run;
-    return only == NULL || only[0] == '\0' || strcmp(only, run->name) == 0;
-}
-
 bool dpt_rdzv_may_command(const struct inquiry *from, char ret_why[DPT_PROTO_TEXT_BYTES])
 {
     const Dpt__Control *control = from->message->control;

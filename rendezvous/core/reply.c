@@ -1,7 +1,6 @@
 /* Replies to nodes and to processes that are not nodes. */
 #include "rendezvous/core/reply.h"
 
-#include "rendezvous/core/join.h"
 #include "rendezvous/core/kept.h"
 
 #include "rendezvous/core/queries.h"
@@ -43,6 +42,12 @@ static int64_t at_least_0(int64_t step)
 }
 
 /* ---- processes that are not nodes ---- */
+
+bool dpt_rdzv_may_see(const struct inquiry *from, const struct run *run)
+{
+    const char *only = from->only_run;
+    return only == NULL || only[0] == '\0' || strcmp(only, run->name) == 0;
+}
 
 /* The message borrows the spec and the name of a run, which stay until the next step. */
 void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *answer)

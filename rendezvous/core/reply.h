@@ -27,6 +27,9 @@ struct inquiry {
     const char *only_run; /* of the sender; NULL or "": every run */
 };
 
+/* Whether the machine may take part in this run, and so read of it. */
+bool dpt_rdzv_may_see(const struct inquiry *from, const struct run *run);
+
 /* An answer to a process that is not a node of the run, or no longer. */
 struct answer {
     Dpt__ServerPhase phase;

@@ -1,8 +1,6 @@
 /* The status of a run, for a process that asks for it and is no worker (dpt-doctor hang). */
 #include "rendezvous/core/reply.h"
 
-#include "rendezvous/core/join.h"
-
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/rules.h"
 

@@ -233,11 +233,11 @@ void dpt_agent_check_stage(struct dpt_agent *agent)
     const int64_t silent_ms = agent->now_ms - agent->server.contact_ms;
     if (silent_ms < agent->timing.join_ms)
         return;
-    const bool denied = agent->server.denial[0] != '\0' &&
-                        agent->now_ms - agent->server.denied_ms >= agent->timing.join_ms;
-    if (denied && !makes_steps(agent))
+    const bool denied = agent->server.denial[0] != '\0';
+    const int64_t denied_ms = agent->now_ms - agent->server.denied_ms;
+    if (denied && denied_ms >= agent->timing.join_ms && !makes_steps(agent))
         dpt_agent_end_saved(agent, DPT_EXIT_DENIED, agent->server.denial);
-    else if (!dpt_agent_is_computing(agent) && !dpt_agent_holds_unsaved(agent))
+    else if (!denied && !dpt_agent_is_computing(agent) && !dpt_agent_holds_unsaved(agent))
         end_without_server(agent, silent_ms / 1000);
 }
 

@@ -312,7 +312,8 @@ void dpt_report_init(struct dpt_report *report)
     Dpt__RankState *state = &report->state;
     state->step_applied = state->outcome_step = state->checkpoint_step = state->grant_step = -1;
     state->suspect = state->plan_rank = -1;
-    report->shm_addr[0] = report->tcp_addr[0] = report->text[0] = report->weights_hash[0] = '\0';
+    report->shm_addr[0] = report->tcp_addr[0] = report->text[0] = report->stacks[0] = '\0';
+    report->weights_hash[0] = '\0';
     point_into_report(report, 0);
 }
 
