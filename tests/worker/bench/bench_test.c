@@ -52,7 +52,7 @@ static void changes_of_a_config(void **state)
     for (int i = 0; i < DPT_BENCH_SETS_MAX; i++)
         assert_int_equal(dpt_bench_add_set(&sets, "seed=1", &err), DPT_OK);
     assert_int_equal(dpt_bench_add_set(&sets, "seed=2", &err), DPT_EINVAL);
-    assert_string_equal(err.text, "given more than 8 times");
+    assert_string_equal(err.text, "given more than 16 times");
     assert_int_equal(sets.n, DPT_BENCH_SETS_MAX);
     assert_string_equal(sets.set[DPT_BENCH_SETS_MAX - 1], "seed=1");
 }
