@@ -383,10 +383,6 @@ int dpt_config_lanes_of(const struct dpt_config *config, int world_size);
 enum { DPT_CONFIG_WORLD_MAX = DPT_MESH_MAX };
 int dpt_config_world_max(const struct dpt_config *config);
 
-/* cluster.mesh_max; 0, every world is a mesh, if cluster.encrypt protects connections: these are
- * not relayed. */
-int dpt_config_mesh_max(const struct dpt_config *config);
-
 /* Whether the linear layers of this name ("q_proj") have adapters; false without train.lora. */
 bool dpt_config_adapts(const struct dpt_config *config, const char *layer);
 

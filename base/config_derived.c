@@ -58,11 +58,6 @@ enum dpt_status dpt_config_check_gpus(const struct dpt_config *config, int ranks
                         : "strategy.offload to optimizer");
 }
 
-int dpt_config_mesh_max(const struct dpt_config *config)
-{
-    return config->cluster.encrypt == DPT_ENCRYPT_NONE ? config->cluster.mesh_max : 0;
-}
-
 bool dpt_config_reads_text(const struct dpt_config *config)
 {
     return config->data.kind == DPT_DATA_TEXT || config->data.kind == DPT_DATA_CLASSIFICATION;

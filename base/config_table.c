@@ -90,7 +90,7 @@ const struct dpt_key dpt_config_keys[] = {
     {KEY(INT, cluster.mesh_max), RUN, .def = "256", FROM_TO(1, DPT_MESH_MAX),
      .help = "ranks of the largest world in which each rank has a connection to every other; in a "
              "larger world a rank has at most 2 log2 W connections between hosts, and ranks relay "
-             "(docs/collectives.md). Without effect if cluster.encrypt protects connections"},
+             "(docs/collectives.md)"},
     {KEY(CHOICE, cluster.encrypt), RUN, .def = "none",
      WORDS({"none", DPT_ENCRYPT_NONE}, {"mac", DPT_ENCRYPT_MAC}, {"data", DPT_ENCRYPT_DATA}),
      .help = "what data connections between hosts protect beyond their first message: none; mac, "

@@ -11,8 +11,9 @@ ONE_ORDER = {"train.steps": STEPS, "train.accumulate": "reduce", "train.lanes": 
              "checkpoint.every_steps": 0, "cluster.nnodes": len(NODES), "cluster.timeout_s": 5}
 STRATEGIES = {
     "zero1": {"strategy.name": "zero1"},
-    "full_shard": {"strategy.name": "fsdp", "strategy.sharding": "full_shard", "strategy.redundancy": "shadow"},
-    "hybrid_shard": {"strategy.name": "fsdp", "strategy.sharding": "hybrid_shard"},
+    "full_shard": {"strategy.name": "fsdp", "strategy.sharding": "full_shard", "strategy.redundancy": "shadow",
+                   "cluster.encrypt": "data"},
+    "hybrid_shard": {"strategy.name": "fsdp", "strategy.sharding": "hybrid_shard", "cluster.encrypt": "mac"},
 }
 
 

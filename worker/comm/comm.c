@@ -20,15 +20,19 @@ static int inline_slots(int n_peers)
     return n_peers * 4 > COMM_INLINE_SLOTS_MIN ? n_peers * 4 : COMM_INLINE_SLOTS_MIN;
 }
 
-/* Not counted: the contexts of libcrypto, some hundred bytes for each connection. */
-static size_t wires_bytes(int n_peers, enum dpt_encrypt encrypt)
+/* The connections between hosts at most; 0: they are not protected. */
+static int wires_max(int n_peers, int world_size, int mesh_max, enum dpt_encrypt encrypt)
 {
-    return encrypt == DPT_ENCRYPT_NONE ? 0 : (size_t)n_peers * sizeof(struct dpt_wire);
+    if (encrypt == DPT_ENCRYPT_NONE)
+        return 0;
+    return dpt_route_is_mesh(world_size, mesh_max) ? n_peers : DPT_ROUTE_LINKS_MAX;
 }
 
 static size_t pool_bytes(int n_peers, int world_size, int mesh_max, enum dpt_encrypt encrypt)
 {
-    return wires_bytes(n_peers, encrypt) + COMM_COUNTED_BYTES +
+    /* Not counted: the contexts of libcrypto, some hundred bytes for each connection. */
+    const size_t wires = (size_t)wires_max(n_peers, world_size, mesh_max, encrypt);
+    return wires * sizeof(struct dpt_wire) + COMM_COUNTED_BYTES +
            COMM_RECORDS_MAX * sizeof(struct dpt_rec) +
            (size_t)inline_slots(n_peers) * DPT_COMM_BUF_BYTES_MAX +
            2 * (size_t)world_size * sizeof(struct dpt_comm_xfer) +
@@ -45,7 +49,6 @@ static enum dpt_status alloc_pools(struct dpt_comm *comm, const struct dpt_comm_
                                    struct dpt_err *err)
 {
     const int n_peers = spec->n_peers, smalls = inline_slots(n_peers);
-    const bool wired = spec->encrypt != DPT_ENCRYPT_NONE;
     const bool routes = !dpt_route_is_mesh(spec->world_size, spec->mesh_max);
     /* With relays a peer of this host has two links, and a peer with a trunk one more. */
     const int n_links = routes ? 2 * n_peers + DPT_ROUTE_LINKS_MAX : n_peers;
@@ -54,12 +57,13 @@ static enum dpt_status alloc_pools(struct dpt_comm *comm, const struct dpt_comm_
     comm->pool.recs = calloc(COMM_RECORDS_MAX, sizeof *comm->pool.recs);
     comm->pool.smalls = calloc((size_t)smalls, DPT_COMM_BUF_BYTES_MAX);
     comm->xfers = calloc(2 * (size_t)comm->world_size, sizeof *comm->xfers);
-    comm->wires = wired ? calloc((size_t)n_peers + 1, sizeof *comm->wires) : NULL;
+    comm->wires_max = wires_max(n_peers, spec->world_size, spec->mesh_max, spec->encrypt);
+    comm->wires = calloc((size_t)comm->wires_max + 1, sizeof *comm->wires);
     comm->pool.bytes = pool_bytes(n_peers, comm->world_size, spec->mesh_max, spec->encrypt);
     dpt_account_add(comm->listener->account, DPT_MEMORY_COMM, NULL, comm->pool.bytes,
                     comm->pool.bytes);
     if (comm->links == NULL || comm->link_of == NULL || comm->pool.recs == NULL ||
-        comm->pool.smalls == NULL || comm->xfers == NULL || (wired && comm->wires == NULL))
+        comm->pool.smalls == NULL || comm->xfers == NULL || comm->wires == NULL)
         return dpt_fail_nomem(err, "communicator of %d ranks", comm->world_size);
     for (int i = COMM_RECORDS_MAX - 1; i >= 0; i--) {
         comm->pool.recs[i].next = comm->pool.recs_free;
@@ -118,16 +122,17 @@ void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_conn *link)
     comm->link_of[link->rank] = link;
 }
 
-enum dpt_status dpt_comm_protect(struct dpt_comm *comm, struct dpt_conn *link,
-                                 const struct dpt_comm_spec *spec, const uint8_t *sent,
-                                 const uint8_t *got, struct dpt_err *err)
+enum dpt_status dpt_comm_protect(struct dpt_comm *comm, const struct dpt_comm_spec *spec,
+                                 const uint8_t *sent, const uint8_t *got, struct dpt_wire **ret,
+                                 struct dpt_err *err)
 {
-    if (comm->wires == NULL)
+    *ret = NULL;
+    if (spec->encrypt == DPT_ENCRYPT_NONE)
         return DPT_OK;
-    DPT_ASSERT(comm->n_wires < spec->n_peers);
+    DPT_ASSERT(comm->n_wires < comm->wires_max);
     struct dpt_wire *wire = &comm->wires[comm->n_wires++];
     DPT_TRY(dpt_wire_open(wire, spec, sent, got, err));
-    link->wire = wire;
+    *ret = wire;
     return DPT_OK;
 }
 

@@ -99,8 +99,7 @@ struct dpt_comm_spec {
     int timeout_ms; /* deadline of creation, and of a begun receive that does not move (TCP) */
     /* The largest world that is a mesh, in which each rank has a connection to each peer. In a
      * larger world ranks relay what they send between hosts (relay.h), and peers are all other
-     * ranks. The same on all ranks. 0: every world is a mesh. Protected
-     * connections are not relayed: 0 unless `encrypt` is DPT_ENCRYPT_NONE. */
+     * ranks. The same on all ranks. 0: every world is a mesh. */
     int mesh_max;
     enum dpt_encrypt encrypt; /* of connections between hosts (wire.h); the same on all ranks */
 };

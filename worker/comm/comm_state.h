@@ -36,8 +36,8 @@ struct dpt_comm {
     struct dpt_conn **links;   /* [n_links] */
     struct dpt_conn **link_of; /* [world_size], NULL: no peer */
     int n_links;
-    struct dpt_wire *wires; /* [n_peers], of which n_wires are open; NULL: none is needed */
-    int n_wires;
+    struct dpt_wire *wires; /* [wires_max], of which n_wires are open */
+    int wires_max, n_wires;
     int epoll_fd, wake_fd;
     atomic_bool abort_asked, wake_asked;
     atomic_bool spin_allowed; /* set by dpt_comm_allow_spin */
@@ -62,12 +62,13 @@ DPT_MUST_USE enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener,
                                             const struct dpt_comm_spec *spec, struct dpt_comm **ret,
                                             struct dpt_err *err);
 void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_conn *link);
-/* Gives the connection of a link between hosts a wire, if spec->encrypt wants one. `sent`: the
- * hello or welcome that this side has sent; `got`: that of the peer (DPT_HANDSHAKE_BYTES each);
- * NULL: nothing will be received. */
-DPT_MUST_USE enum dpt_status dpt_comm_protect(struct dpt_comm *comm, struct dpt_conn *link,
+/* Opens a wire of the communicator for a connection between hosts; *ret NULL: spec->encrypt wants
+ * none, or a failure. `sent`: the hello or welcome that this side has sent; `got`: that of the peer
+ * (DPT_HANDSHAKE_BYTES each); NULL: nothing will be received. */
+DPT_MUST_USE enum dpt_status dpt_comm_protect(struct dpt_comm *comm,
                                               const struct dpt_comm_spec *spec, const uint8_t *sent,
-                                              const uint8_t *got, struct dpt_err *err);
+                                              const uint8_t *got, struct dpt_wire **ret,
+                                              struct dpt_err *err);
 
 /* post.c: like dpt_comm_exchange, over the flows of the router (relay.h) to ranks of this host,
  * too. A SEND from `buf` of more than DPT_COMM_BUF_BYTES_MAX is not copied: the memory must not

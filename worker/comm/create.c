@@ -6,11 +6,10 @@
  *                 └───────────────────────────────────────┘
  *     acceptor:  accept ──► half-open ──right HELLO──► WELCOME, link     (anything else: closed)
  *
- * A peer that has not begun to create this generation leaves our connection in its backlog. A peer
- * of another generation closes it. In both cases the dialer tries again until the deadline. So no
- * connection is kept between generations, and nothing that a stranger sends is remembered. A
- * listener exists before its address is published, so a peer that refuses connections for
- * REFUSED_MS is dead.
+ * A peer that has not begun to create this generation leaves the connection in its backlog. A peer
+ * of another generation closes it. Then the dialer tries again until the deadline. So no connection
+ * is kept between generations, and nothing of a stranger is remembered. A listener exists before
+ * its address is published, so a peer that refuses connections for REFUSED_MS is dead.
  *
  * The acceptor detects a dead dialer in the same way: after PROBE_AFTER_MS the acceptor dials too,
  * sends nothing, and holds the connection, which the peer keeps among its half-open ones. */
@@ -88,7 +87,7 @@ static enum dpt_status add_link(struct creation *c, struct dial *dial, int fd,
     if (dial->shm || router == NULL)
         dpt_comm_add_link(c->comm, dial->link);
     if (!dial->shm)
-        DPT_TRY(dpt_comm_protect(c->comm, dial->link, c->spec, dial->sent, got, err));
+        DPT_TRY(dpt_comm_protect(c->comm, c->spec, dial->sent, got, &dial->link->wire, err));
     return dial->link->ops->send(dial->link, err);
 }
 
@@ -385,7 +384,7 @@ static enum dpt_status check_spec(const struct dpt_comm_spec *spec, struct dpt_e
         spec->rank >= spec->world_size || spec->n_peers < 0 || spec->n_peers >= spec->world_size ||
         spec->timeout_ms < 1 || spec->mesh_max < 0 ||
         (!dpt_route_is_mesh(spec->world_size, spec->mesh_max) &&
-         (spec->n_peers != spec->world_size - 1 || spec->encrypt != DPT_ENCRYPT_NONE)) ||
+         spec->n_peers != spec->world_size - 1) ||
         memchr(spec->run, '\0', sizeof spec->run) == NULL)
         return dpt_fail(err, DPT_EINVAL, "communicator of rank %d of %d with %d peers", spec->rank,
                         spec->world_size, spec->n_peers);
@@ -395,9 +394,8 @@ static enum dpt_status check_spec(const struct dpt_comm_spec *spec, struct dpt_e
         for (int j = 0; j < i; j++)
             twice |= spec->peers[j].rank == rank;
         if (rank < 0 || rank >= spec->world_size || rank == spec->rank || twice)
-            return dpt_fail(err, DPT_EINVAL,
-                            "rank %d is no possible peer of rank %d, or is listed twice", rank,
-                            spec->rank);
+            return dpt_fail(err, DPT_EINVAL, "rank %d is no peer of rank %d, or is listed twice",
+                            rank, spec->rank);
     }
     return DPT_OK;
 }
@@ -444,18 +442,20 @@ static enum dpt_status prepare_dials(struct creation *c, struct dpt_err *err)
 /* A peer that this rank greeted may answer later. The goodbye tells it why this rank closed. */
 static void say_goodbye(struct creation *c, struct dial *dial)
 {
-    struct dpt_conn *link = NULL;
-    if (!dial->shm && c->comm->router != NULL)
-        dpt_trunk_refuse(dial->fd, c->comm->suspect);
-    else
-        link = (dial->shm ? dpt_shm_link_create : dpt_tcp_link_create)(c->comm, dial->peer->rank,
-                                                                       dial->fd, NULL);
+    struct dpt_wire *wire = NULL;
+    if (!dial->shm) /* if it fails, the peer does not understand the goodbye */
+        (void)!dpt_comm_protect(c->comm, c->spec, dial->sent, NULL, &wire, NULL);
+    if (!dial->shm && c->comm->router != NULL) {
+        dpt_trunk_refuse(dial->fd, wire, c->comm->suspect);
+        return;
+    }
+    struct dpt_conn *link = (dial->shm ? dpt_shm_link_create : dpt_tcp_link_create)(
+        c->comm, dial->peer->rank, dial->fd, NULL);
     if (link == NULL) {
         close(dial->fd);
         return;
     }
-    if (!dial->shm) /* if it fails, the peer does not understand the goodbye */
-        (void)!dpt_comm_protect(c->comm, link, c->spec, dial->sent, NULL, NULL);
+    link->wire = wire;
     link->ops->destroy(link, GOODBYE_FAILED, c->comm->suspect);
 }
 

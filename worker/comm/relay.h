@@ -124,8 +124,8 @@ static inline void dpt_trunk_touch(struct trunk *trunk)
     trunk->link.dirty = trunk->link.comm->dirty = true;
 }
 bool dpt_trunk_has_work(const struct trunk *trunk);
-/* Says a failed goodbye on a connection that has no trunk yet. */
-void dpt_trunk_refuse(int fd, int suspect);
+/* Says a failed goodbye on a connection that has no trunk yet, and closes it. */
+void dpt_trunk_refuse(int fd, struct dpt_wire *wire, int suspect);
 
 /* relay_flow.c */
 void dpt_flow_init(struct flow *flow, struct router *router, int rank);

@@ -1,6 +1,7 @@
 /* A trunk: frames on one TCP connection, for this rank and to be passed on (relay.h). */
 #include "worker/comm/relay.h"
 #include "worker/comm/tcp_held_up.h"
+#include "worker/comm/wire.h"
 
 #include "base/clock.h"
 #include "base/cursor.h"
@@ -173,10 +174,9 @@ bool dpt_trunk_has_work(const struct trunk *trunk)
 static bool flush(struct trunk *trunk)
 {
     while (trunk->out_moved < trunk->out_bytes) {
-        const ssize_t n = send(trunk->link.fd, trunk->out + trunk->out_moved,
-                               trunk->out_bytes - trunk->out_moved, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR)
-            continue;
+        const struct iovec iov = {trunk->out + trunk->out_moved,
+                                  trunk->out_bytes - trunk->out_moved};
+        const ssize_t n = dpt_wire_send(trunk->link.wire, trunk->link.fd, &iov, 1);
         if (n < 0) {
             if (errno == EAGAIN)
                 trunk->blocked = true;
@@ -316,15 +316,17 @@ static enum dpt_status take_frames(struct trunk *trunk, struct dpt_err *err)
 
 static enum dpt_status read_all(struct trunk *trunk, bool *ret_eof, struct dpt_err *err)
 {
-    for (int reads = 0; reads < READS_MAX; reads++) {
+    struct dpt_wire *wire = trunk->link.wire;
+    for (int reads = 0; reads < READS_MAX || dpt_wire_holds_bytes(wire); reads++) {
         if (dpt_comm_aborting(trunk->link.comm))
             return dpt_fail(err, DPT_EABORTED, "communicator aborted");
-        const ssize_t n = recv(trunk->link.fd, trunk->in + trunk->in_got,
-                               RELAY_BUFFER_BYTES - trunk->in_got, MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR)
-            continue;
+        const struct iovec iov = {trunk->in + trunk->in_got, RELAY_BUFFER_BYTES - trunk->in_got};
+        const ssize_t n = dpt_wire_receive(wire, trunk->link.fd, &iov, 1);
         if (n < 0 && errno == EAGAIN)
             return DPT_OK;
+        if (n < 0 && errno == EBADMSG)
+            return dpt_conn_broken(&trunk->link, DPT_EPROTO, err,
+                                   "its bytes were changed on the way (cluster.encrypt)");
         if (n < 0 && !trunk->link.bye) /* after a goodbye a reset is an ordinary end */
             return trunk_lost(trunk, errno, err);
         *ret_eof = n <= 0;
@@ -385,7 +387,7 @@ static enum dpt_status trunk_late(struct dpt_conn *link, struct dpt_err *err)
 
 /* The end. */
 
-static void send_goodbye(int fd, int from, bool failed, int suspect)
+static void send_goodbye(int fd, struct dpt_wire *wire, int from, bool failed, int suspect)
 {
     uint8_t bytes[RELAY_HEAD_BYTES];
     encode_head(bytes, &(struct relay_head){.type = RELAY_BYE,
@@ -393,12 +395,13 @@ static void send_goodbye(int fd, int from, bool failed, int suspect)
                                             .to = dpt_conn_suspect_code(suspect),
                                             .value = failed});
     /* Best effort: the peer sees the end of the connection in any case. */
-    (void)!send(fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    dpt_wire_send_last(wire, fd, bytes, sizeof bytes);
 }
 
-void dpt_trunk_refuse(int fd, int suspect)
+void dpt_trunk_refuse(int fd, struct dpt_wire *wire, int suspect)
 {
-    send_goodbye(fd, -1, true, suspect);
+    send_goodbye(fd, wire, -1, true, suspect);
+    close(fd);
 }
 
 /* Sends the buffer, so that a failed goodbye can follow. The peers read meanwhile: they have not
@@ -423,7 +426,7 @@ static void say_goodbye(struct trunk *trunk, bool failed, int suspect)
     if (link->fd < 0 || trunk->said_bye || link->gone || link->doubtful || link->lost ||
         trunk->broken_errno != 0 || !(failed ? flush_last(trunk) : flush(trunk)))
         return;
-    send_goodbye(link->fd, link->comm->rank, failed, suspect);
+    send_goodbye(link->fd, link->wire, link->comm->rank, failed, suspect);
     trunk->said_bye = true;
 }
 

@@ -105,8 +105,7 @@ void world_run_forks(struct world *world, rank_fn fn, int *ret_status)
         CHECK(waitpid(world->pids[i], &ret_status[i], 0) == world->pids[i]);
 }
 
-/* That of the world, else of the environment: the tests of connections run with each. */
-static enum dpt_encrypt encrypt_of(const struct world *world)
+enum dpt_encrypt world_encrypt(const struct world *world)
 {
     const char *text = getenv("DPT_TEST_ENCRYPT");
     if (world->encrypt != DPT_ENCRYPT_NONE || text == NULL)
@@ -126,7 +125,7 @@ struct dpt_comm_spec world_spec(struct rank *self, uint64_t generation)
                                  .peers = self->peers,
                                  .timeout_ms = TIMEOUT_MS,
                                  .mesh_max = world->mesh_max,
-                                 .encrypt = encrypt_of(world)};
+                                 .encrypt = world_encrypt(world)};
     memset(spec.nonce, (int)(generation * 7 + 1), sizeof spec.nonce);
     for (int i = 0; i < world->size; i++) {
         if (i == self->rank)

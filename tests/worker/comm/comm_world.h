@@ -80,6 +80,10 @@ void world_free(struct world *world);
 /* The spec of a generation of all ranks; the generation determines the nonce. */
 struct dpt_comm_spec world_spec(struct rank *self, uint64_t generation);
 
+/* Of connections between hosts: that of the world, else DPT_TEST_ENCRYPT (mac, data) of the
+ * environment. The tests of connections run with each. */
+enum dpt_encrypt world_encrypt(const struct world *world);
+
 /* Creates the communicator; it must succeed. */
 struct dpt_comm *world_comm(struct rank *self, uint64_t generation);
 

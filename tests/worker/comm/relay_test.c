@@ -332,10 +332,11 @@ static void count_memory(struct rank *self)
     dpt_comm_listener_set_account(self->listener, &account);
     const int64_t alone = comm_bytes(&account);
     struct dpt_comm *comm = world_comm(self, 1);
-    CHECK(comm_bytes(&account) - alone == (int64_t)dpt_comm_own_bytes(size, 1, DPT_ENCRYPT_NONE) -
-                                              (int64_t)dpt_comm_own_bytes(1, 1, DPT_ENCRYPT_NONE));
-    CHECK(dpt_comm_own_bytes(size, 1, DPT_ENCRYPT_NONE) >
-          dpt_comm_own_bytes(size, 0, DPT_ENCRYPT_NONE));
+    const enum dpt_encrypt encrypt = world_encrypt(self->world);
+    const size_t bytes = dpt_comm_own_bytes(size, 1, encrypt);
+    CHECK(comm_bytes(&account) - alone ==
+          (int64_t)bytes - (int64_t)dpt_comm_own_bytes(1, 1, encrypt));
+    CHECK(encrypt != DPT_ENCRYPT_NONE || bytes > dpt_comm_own_bytes(size, 0, encrypt));
     pthread_barrier_wait(&self->world->barrier);
     dpt_comm_destroy(&comm);
     CHECK(comm_bytes(&account) == alone);

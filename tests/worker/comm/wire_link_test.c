@@ -28,6 +28,7 @@ struct proxy {
 
 struct scene {
     enum dpt_encrypt encrypt;
+    bool relays; /* the connection is a trunk */
     struct proxy proxy;
     enum dpt_status status;
     char text[DPT_ERR_TEXT_BYTES];
@@ -134,6 +135,7 @@ static void exchange_over_proxy(struct rank *self)
     pthread_barrier_wait(&self->world->barrier);
     struct dpt_comm_spec spec = world_spec(self, 3);
     spec.encrypt = scene->encrypt;
+    spec.mesh_max = scene->relays ? 1 : 0;
     if (self->rank == 1)
         set_text(self->peers[0].tcp_addr, sizeof self->peers[0].tcp_addr, scene->proxy.address);
     CHECK_OK(dpt_comm_create(self->listener, &spec, -1, &comm, NULL, &self->err), &self->err);
@@ -146,9 +148,10 @@ static void exchange_over_proxy(struct rank *self)
     }
 }
 
-static struct scene play(enum dpt_encrypt encrypt, size_t flipped_at)
+static struct scene play(enum dpt_encrypt encrypt, bool relays, size_t flipped_at)
 {
-    struct scene scene = {.encrypt = encrypt, .proxy = {.flipped_at = flipped_at}};
+    struct scene scene = {
+        .encrypt = encrypt, .relays = relays, .proxy = {.flipped_at = flipped_at}};
     struct world world = {.size = 2, .hosts = {0, 1}, .arg = &scene};
     world_run_threads(&world, exchange_over_proxy);
     return scene;
@@ -157,16 +160,18 @@ static struct scene play(enum dpt_encrypt encrypt, size_t flipped_at)
 static void plain_bytes_pass_changed(void **state)
 {
     (void)state;
-    const struct scene scene = play(DPT_ENCRYPT_NONE, FLIPPED_AT);
-    assert_int_equal(scene.status, DPT_OK);
-    assert_false(scene.same);
+    for (int relays = 0; relays < 2; relays++) {
+        const struct scene scene = play(DPT_ENCRYPT_NONE, relays != 0, FLIPPED_AT);
+        assert_int_equal(scene.status, DPT_OK);
+        assert_false(scene.same);
+    }
 }
 
 static void protected_bytes_pass(void **state)
 {
     (void)state;
-    for (int encrypt = DPT_ENCRYPT_MAC; encrypt <= DPT_ENCRYPT_DATA; encrypt++) {
-        const struct scene scene = play((enum dpt_encrypt)encrypt, 0);
+    for (int i = 0; i < 4; i++) {
+        const struct scene scene = play(i % 2 == 0 ? DPT_ENCRYPT_MAC : DPT_ENCRYPT_DATA, i > 1, 0);
         if (scene.status != DPT_OK)
             fail_msg("%s", scene.text);
         assert_true(scene.same);
@@ -176,8 +181,9 @@ static void protected_bytes_pass(void **state)
 static void changed_byte_ends_the_communicator(void **state)
 {
     (void)state;
-    for (int encrypt = DPT_ENCRYPT_MAC; encrypt <= DPT_ENCRYPT_DATA; encrypt++) {
-        const struct scene scene = play((enum dpt_encrypt)encrypt, FLIPPED_AT);
+    for (int i = 0; i < 4; i++) {
+        const struct scene scene =
+            play(i % 2 == 0 ? DPT_ENCRYPT_MAC : DPT_ENCRYPT_DATA, i > 1, FLIPPED_AT);
         assert_int_equal(scene.status, DPT_EPROTO);
         assert_int_equal(scene.suspect, 1);
         if (strstr(scene.text, "changed on the way (cluster.encrypt)") == NULL)
@@ -195,6 +201,10 @@ static void memory_is_counted(void **state)
     assert_int_equal((wired - plain) % 8, 0);
     assert_in_range((wired - plain) / 8, 2 * 16 * 1024, 2 * 17 * 1024);
     assert_int_equal(dpt_comm_own_bytes(9, 0, DPT_ENCRYPT_DATA), wired);
+    /* With relays a rank has fewer connections. */
+    assert_in_range(dpt_comm_own_bytes(1000, 256, DPT_ENCRYPT_MAC) -
+                        dpt_comm_own_bytes(1000, 256, DPT_ENCRYPT_NONE),
+                    19 * (wired - plain) / 8, 22 * (wired - plain) / 8);
     assert_int_equal(dpt_comm_own_bytes(1, 0, DPT_ENCRYPT_DATA),
                      dpt_comm_own_bytes(1, 0, DPT_ENCRYPT_NONE));
 }

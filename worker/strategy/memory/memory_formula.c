@@ -130,7 +130,7 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     }
     ret[DPT_MEMORY_COMM] +=
         reducer_bytes(&m) +
-        (int64_t)dpt_comm_own_bytes(m.n, dpt_config_mesh_max(config), config->cluster.encrypt);
+        (int64_t)dpt_comm_own_bytes(m.n, config->cluster.mesh_max, config->cluster.encrypt);
     ret[DPT_MEMORY_DATA] = DPT_BATCHES_AHEAD * (int64_t)dpt_batch_bytes(&form, b);
     if (cuda) /* memory for transfers to the device: a batch, and the stager's */
         ret[DPT_MEMORY_DATA] += (int64_t)dpt_batch_bytes(&form, b) +

@@ -131,7 +131,7 @@ static enum dpt_status open_communicator(struct dpt_rank *r, const Dpt__Plan *pl
                                  .peers = r->gen.peers,
                                  .n_peers = r->gen.world_size - 1,
                                  .timeout_ms = (int)(r->config->cluster.timeout_s * 1000),
-                                 .mesh_max = dpt_config_mesh_max(r->config),
+                                 .mesh_max = r->config->cluster.mesh_max,
                                  .encrypt = r->config->cluster.encrypt};
     (void)snprintf(spec.run, sizeof spec.run, "%s", r->config->run);
     dpt_cores_set_demand(0); /* the demand is unknown until rank_share_cores */
