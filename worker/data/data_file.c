@@ -8,27 +8,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static enum dpt_status open_and_stat(const char *path, int *ret_fd, struct stat *ret,
-                                     struct dpt_err *err)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0)
-        return dpt_fail_errno(err, errno, "open '%s'", path);
-    if (fstat(fd, ret) != 0) {
-        const int saved_errno = errno;
-        (void)close(fd);
-        return dpt_fail_errno(err, saved_errno, "stat '%s'", path);
-    }
-    *ret_fd = fd;
-    return DPT_OK;
-}
+enum { DATA_FILE_FLAGS = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY };
 
 enum dpt_status dpt_data_file_identify(struct dpt_data_file *file, struct dpt_err *err)
 {
+    const int fd = open(file->path, DATA_FILE_FLAGS);
+    if (fd < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", file->path);
     struct stat st;
-    int fd = -1;
-    DPT_TRY(open_and_stat(file->path, &fd, &st, err));
+    const int saved_errno = fstat(fd, &st) != 0 ? errno : 0;
     (void)close(fd); /* opened for reading */
+    if (saved_errno != 0)
+        return dpt_fail_errno(err, saved_errno, "stat '%s'", file->path);
     if (!S_ISREG(st.st_mode))
         return dpt_fail(err, DPT_EIO, "'%s' is no regular file", file->path);
     file->bytes = st.st_size;
@@ -39,20 +30,27 @@ enum dpt_status dpt_data_file_identify(struct dpt_data_file *file, struct dpt_er
     return DPT_OK;
 }
 
+static bool is_same(const struct dpt_data_file *file, const struct stat *st)
+{
+    return st->st_size == file->bytes && st->st_dev == file->device && st->st_ino == file->inode &&
+           st->st_mtim.tv_sec == file->changed_s && st->st_mtim.tv_nsec == file->changed_ns;
+}
+
+/* The identity is checked after the read: a change between the two would go unseen otherwise. */
 enum dpt_status dpt_data_file_read(const struct dpt_data_file *file, int64_t at, void *ret,
                                    size_t bytes, struct dpt_err *err)
 {
+    const int fd = open(file->path, DATA_FILE_FLAGS);
+    if (fd < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", file->path);
     struct stat st;
-    int fd = -1;
-    DPT_TRY(open_and_stat(file->path, &fd, &st, err));
-    const bool same = st.st_size == file->bytes && st.st_dev == file->device &&
-                      st.st_ino == file->inode && st.st_mtim.tv_sec == file->changed_s &&
-                      st.st_mtim.tv_nsec == file->changed_ns;
-    const enum dpt_status status =
-        same ? dpt_fs_pread_all(fd, ret, bytes, at, file->path, err)
-             : dpt_fail(err, DPT_ECORRUPT,
-                        "'%s' was changed while in use; put the former file back and start again",
-                        file->path);
+    enum dpt_status status = dpt_fs_pread_all(fd, ret, bytes, at, file->path, err);
+    if (fstat(fd, &st) != 0)
+        status = dpt_fail_errno(err, errno, "stat '%s'", file->path);
+    else if (!is_same(file, &st))
+        status = dpt_fail(err, DPT_ECORRUPT,
+                          "'%s' was changed while in use; put the former file back and start again",
+                          file->path);
     (void)close(fd); /* opened for reading */
     return status;
 }
