@@ -48,14 +48,14 @@ def error_lines(draw, err):
     return errors, strange
 
 
-def judge(draw, code, err):
-    """What is wrong with the end of the program; "": nothing."""
+def judge(draw, code, err, out=""):
+    """What is wrong with the end of the program, from what it printed to stderr and stdout; "": nothing."""
     errors, strange = error_lines(draw, err)
     if code < 0:
         return f"ended by signal {-code}"
     if code not in draw.codes:
         return f"exit code {code}, wanted one of {sorted(draw.codes)}"
-    reports = draw.program == "dpt-doctor" and code == 1  # its report on stdout says what is wrong
+    reports = draw.program == "dpt-doctor" and code == 1 and out != ""  # its report says what is wrong
     if len(errors) != (code != 0 and not reports):
         return f"{len(errors)} error lines with exit code {code}"
     if strange:
@@ -120,8 +120,8 @@ def run_draw(draw, programs, folder):
     for pid in left:
         send_signal(pid, signal.SIGKILL)
     run.wait()
-    text = (folder / "err").read_text(errors="replace")
-    wrong = wrong or judge(draw, run.returncode, text)
+    wrong = wrong or judge(draw, run.returncode, *((folder / name).read_text(errors="replace")
+                                                   for name in ("err", "out")))
     if not wrong and left:
         wrong = f"left processes behind: {left}"
     if not wrong and any(folder.glob("core*")):
