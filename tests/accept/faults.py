@@ -96,7 +96,7 @@ def fails(folder, test, log):
     run = subprocess.run(["ctest", "--test-dir", str(folder), "--timeout", str(TEST_TIMEOUT_S), "--no-tests=error",
                           "--output-on-failure", "-R", f"^{re.escape(test)}$"],
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                         env=dict(os.environ, DPT_TEST_EVERY="2"))  # as tests/run
+                         env=dict(os.environ, DPT_TEST_EVERY="3"))  # as tests/run
     with open(log, "a", encoding="utf-8") as file:
         file.write(run.stdout)
     if not re.search(rf"Test +#\d+: {re.escape(test)} ", run.stdout):

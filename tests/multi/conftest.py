@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,21 @@ if FAST.is_dir() and shutil.disk_usage(FAST).free > 2 << 30:
 
 # Sanitizers slow every process down several times.
 SLOW = float(os.environ.get("DPT_TEST_SLOW", "1"))
+
+
+# As tests/every.h: of the parameters of a story, only each N-th.
+EVERY = int(os.environ.get("DPT_TEST_EVERY", "1")) * (2 if SLOW > 1 else 1)
+
+
+def pytest_collection_modifyitems(config, items):
+    stories = {}
+    for item in items:
+        stories.setdefault(item.nodeid.split("[")[0], []).append(item)
+    kept = set()
+    for story, cases in stories.items():
+        kept.update(cases[zlib.crc32(story.encode()) % min(EVERY, len(cases))::EVERY])  # at least one
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture(scope="session")
