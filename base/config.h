@@ -129,6 +129,7 @@ struct dpt_config_cluster {
     char host_group[64];
     int mesh_max;             /* ranks of the largest world that is a mesh */
     enum dpt_encrypt encrypt; /* of data connections between hosts */
+    bool health_check;        /* of the machine, at the start of a worker */
 };
 
 struct dpt_config_model {

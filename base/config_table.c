@@ -96,6 +96,9 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "what data connections between hosts protect beyond their first message: none; mac, "
              "so that bytes changed on the way end the attempt; data, encrypted, too. Not NCCL's "
              "own traffic (docs/security.md)"},
+    {KEY(BOOL, cluster.health_check), NODE, .def = "true",
+     .help = "test each core of the machine with matrix products before the worker joins; the "
+             "server refuses a node whose products are wrong (docs/membership.md)"},
 
     {KEY(CHOICE_TEXT, model.name), TRAJECTORY, .def = "gpt2",
      WORDS({"gpt2", 0}, {"llama", 0}, {"resnet", 0}),

@@ -305,8 +305,9 @@ class Cluster:
     def start_worker(self, node, env=None, **options):
         """Starts a worker (options: see worker_argv). A node id may be started again after its process ended."""
         argv = self.worker_argv(node, **options)
-        if any(name.startswith(("DPT_TEST_FLIP_", "DPT_TEST_SPOIL_", "DPT_TEST_SLOW_")) for name in env or {}):
-            argv[0] = bin_dir().parent / "tests" / "dpt-worker-with-faults"  # tests/worker/train/faults.c
+        faults = ("DPT_TEST_FLIP_", "DPT_TEST_SPOIL_", "DPT_TEST_SLOW_", "DPT_TEST_WRONG_")
+        if any(name.startswith(faults) for name in env or {}):
+            argv[0] = bin_dir().parent / "tests" / "dpt-worker-with-faults"  # faults.c, health_fault.c
         log_dir, checkpoint_dir = self.dirs(node)
         log_dir = (options.get("sets") or {}).get("log.dir", log_dir)
         worker = Worker(node, argv, self.root / f"worker-{node}-{self._next()}.log", log_dir, checkpoint_dir,

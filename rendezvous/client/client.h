@@ -96,6 +96,10 @@ DPT_MUST_USE enum dpt_status dpt_client_next(struct dpt_client *client,
  * them. */
 void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS]);
 
+/* The shortest round trip to the server that the kernel measured (TCP_INFO) while the newest
+ * connection was made: the handshakes of TCP and of the keys, no message. 0: not known. */
+uint32_t dpt_client_round_trip_us(const struct dpt_client *client);
+
 /* The reason why no connection was ever made, and what to do. "": there was a connection, or the
  * reason is not known. */
 void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYTES]);

@@ -19,9 +19,11 @@ struct dpt_client {
     int fds[DPT_CLIENT_FDS];
     uint32_t sockets; /* number of sockets opened so far; part of a monitor's name */
     bool up;
-    bool gave_up;      /* the socket was replaced, and DOWN is still to be returned */
-    zmq_msg_t message; /* received last */
-    bool heard;        /* a message or a connection came since the last tick */
+    int tcp;                /* descriptor of the newest TCP connection, which ZeroMQ owns; -1 */
+    uint32_t round_trip_us; /* of the newest connection that was made; 0: not known */
+    bool gave_up;           /* the socket was replaced, and DOWN is still to be returned */
+    zmq_msg_t message;      /* received last */
+    bool heard;             /* a message or a connection came since the last tick */
     int64_t last_heard_ms, last_tick_ms;
     int64_t first_tick_ms; /* -1: there was no tick */
     bool was_up, looked;   /* a connection was made; the search for a reason was started */
@@ -44,6 +46,8 @@ enum dpt_status client_fail_zmq(struct dpt_err *err, const char *what);
 const char *client_endpoint(const struct dpt_client *client);
 DPT_MUST_USE enum dpt_status client_open_socket(struct dpt_client *client, struct dpt_err *err);
 void client_close_socket(struct dpt_client *client, int linger_ms);
+/* Reads round_trip_us from the kernel. */
+void client_measure_link(struct dpt_client *client);
 /* ZeroMQ ends a session whose handshake was refused or ill-formed. A later tick replaces it. */
 void client_note_end(struct dpt_client *client);
 /* If no socket can be opened (descriptors may run out for a time), the next tick tries again. */

@@ -4,8 +4,11 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 enum {
     RECONNECT_FIRST_MS = 50,
@@ -53,8 +56,8 @@ static enum dpt_status open_monitor(struct dpt_client *client, struct dpt_err *e
     (void)snprintf(name, sizeof name, "inproc://dpt-client-monitor-%p-%u", (void *)client,
                    client->sockets++);
     if (zmq_socket_monitor(client->socket, name,
-                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
-                               ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+                           ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                               ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
                                ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                                ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) != 0)
         return client_fail_zmq(err, "watch a ZeroMQ socket");
@@ -128,6 +131,19 @@ enum dpt_status client_open_socket(struct dpt_client *client, struct dpt_err *er
                         zmq_strerror(zmq_errno()));
     DPT_TRY(read_fd(client->socket, &client->fds[0], err));
     return read_fd(client->monitor, &client->fds[1], err);
+}
+
+/* If ZeroMQ has just closed the descriptor, the number may be another socket's: then the figure is
+ * missing, or that socket's. */
+void client_measure_link(struct dpt_client *client)
+{
+    struct tcp_info info;
+    socklen_t bytes = sizeof info;
+    memset(&info, 0, sizeof info);
+    if (client->tcp >= 0 && getsockopt(client->tcp, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0)
+        client->round_trip_us = info.tcpi_min_rtt > 0 && info.tcpi_min_rtt < UINT32_MAX
+                                    ? info.tcpi_min_rtt
+                                    : info.tcpi_rtt; /* the kernel has no shortest one */
 }
 
 void client_note_end(struct dpt_client *client)

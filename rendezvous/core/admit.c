@@ -227,6 +227,8 @@ struct node *dpt_rdzv_admit(const struct inquiry *from, struct run **run_at, str
         dpt_rdzv_answer_outsider(from, &answer);
         return NULL;
     }
+    if (dpt_rdzv_answer_unhealthy(from))
+        return NULL;
     if (run != NULL && begins_next_run(from, run)) {
         forget_left_run(from, run);
         *run_at = run = NULL;

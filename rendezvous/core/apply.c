@@ -35,6 +35,7 @@ static enum dpt_status apply_joined(struct run *run, const struct dpt_rdzv_recor
     node->incarnation = record->incarnation;
     memcpy(node->secret, record->secret, sizeof node->secret);
     memcpy(node->key, record->key, sizeof node->key);
+    node->health = record->health;
     struct departed *departed =
         dpt_rdzv_departed_as(run, node->id_hash, node->incarnation, node->secret);
     if (departed != NULL)
@@ -307,6 +308,8 @@ enum dpt_status dpt_rdzv_apply(struct dpt_rdzv *core, const struct dpt_rdzv_reco
     }
     if (record->kind == DPT_RDZV_RECORD_DENIED)
         return apply_denied(core, record, err);
+    if (record->kind == DPT_RDZV_RECORD_UNHEALTHY)
+        return DPT_OK; /* it is history */
     if (record->kind == DPT_RDZV_RECORD_FORGET) {
         apply_forget(core, record);
         return DPT_OK;

@@ -110,6 +110,15 @@ static Dpt__NodeRole role_of(const struct run *run, const struct node *node)
                                             : DPT__NODE_ROLE__NODE_WAITS;
 }
 
+static void add_health(struct listing *listing, Dpt__NodeInfo *to, const struct kept_node *kept)
+{
+    if (kept == NULL || !kept->health.checked)
+        return;
+    to->health = dpt_outbox_alloc(&listing->core->out, sizeof *to->health);
+    if (to->health != NULL)
+        dpt_health_to_message(&kept->health, to->health);
+}
+
 static void add_node(struct listing *listing, const struct node *node)
 {
     const struct run *run = node->run;
@@ -122,6 +131,7 @@ static void add_node(struct listing *listing, const struct node *node)
     to->incarnation = node->incarnation;
     to->heard_ms_ago = listing->core->now_ms - node->link.heard_ms;
     to->connected = node->link.conn != 0;
+    add_health(listing, to, dpt_rdzv_find_kept(run, node->id));
     for (uint32_t k = 0; k < node->n_ranks; k++) {
         const struct rank *rank = &node->ranks[k];
         if (rank->step_applied > to->step)
@@ -145,6 +155,7 @@ static void add_nodes_of(struct listing *listing, const struct run *run)
             continue;
         to->role = DPT__NODE_ROLE__NODE_AWAITED;
         to->incarnation = kept->incarnation;
+        add_health(listing, to, kept);
     }
 }
 

@@ -22,6 +22,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "rendezvous/proto/health.h"
 #include "rendezvous/proto/message.h"
 
 #include <stdbool.h>
@@ -80,7 +81,7 @@ struct dpt_rdzv_send {
 enum dpt_rdzv_record_kind {
     DPT_RDZV_RECORD_START,   /* a server starts: number (epoch) */
     DPT_RDZV_RECORD_RUN,     /* a run is known: spec, fingerprint, data_digest, folder, key */
-    DPT_RDZV_RECORD_JOINED,  /* a node is admitted: node, host, incarnation, secret, key */
+    DPT_RDZV_RECORD_JOINED,  /* a node is admitted: node, host, incarnation, secret, key, health */
     DPT_RDZV_RECORD_REMOVED, /* and removed: node, incarnation, flags, number (its counter), count
                                 (nodes of a farewell that could not save), text (the reason) */
     DPT_RDZV_RECORD_GENERATION, /* PREPARE(generation) begins: its number is never used again;
@@ -103,8 +104,11 @@ enum dpt_rdzv_record_kind {
                                 back (0) */
     DPT_RDZV_RECORD_DENIED,  /* an operator denies a node id (count 1) or allows it (0): node; text
                                 (the run's name: the entry outlives the run) */
-    DPT_RDZV_RECORD_FORGET,  /* the name is free again: generation (the highest that the run may
-                                have used), number (the newest that ran), flags */
+    DPT_RDZV_RECORD_UNHEALTHY, /* a node is refused because of its health check: node, host,
+                                  incarnation, key, health, text (the fault), cause (the run's name:
+                                  there may be no run yet); changes no durable state */
+    DPT_RDZV_RECORD_FORGET,    /* the name is free again: generation (the highest that the run may
+                                  have used), number (the newest that ran), flags */
     DPT_RDZV_RECORD_COUNT
 };
 
@@ -133,7 +137,7 @@ struct dpt_rdzv_member {
 struct dpt_rdzv_record {
     enum dpt_rdzv_record_kind kind;
     int64_t at_ms;   /* now_ms of the event that caused it */
-    const char *run; /* "" with START and DENIED */
+    const char *run; /* "" with START, DENIED and UNHEALTHY */
     uint64_t generation;
     int64_t step;
     uint64_t number;
@@ -144,6 +148,7 @@ struct dpt_rdzv_record {
     const char *node, *host;
     uint64_t incarnation;
     uint8_t secret[DPT_PROTO_SECRET_BYTES], key[DPT_RDZV_KEY_BYTES];
+    struct dpt_health health;
     const Dpt__RunSpec *spec;
     const char *fingerprint, *data_digest;
     const char *folder; /* checkpoint_dir_id */

@@ -34,6 +34,12 @@ enum claim {
 enum claim dpt_rdzv_judge_claim(const struct run *run, const struct node *former,
                                 const Dpt__AgentState *message, struct refusal *ret);
 
+/* ---- unhealthy.c ---- */
+
+/* Refuses a process whose message has a fault of its machine, and records that. False: it has none;
+ * there is no answer. The message must have a spec. */
+bool dpt_rdzv_answer_unhealthy(const struct inquiry *from);
+
 /* ---- owner.c ---- */
 
 /* Refuses a process whose node id belongs to another key. `node`: the node with this id; NULL:

@@ -63,6 +63,7 @@ static void record_joined(const struct run *run, const Dpt__AgentState *message,
                                      .incarnation = message->stamp->incarnation};
     dpt_rdzv_secret_of(message, record.secret);
     memcpy(record.key, key, sizeof record.key);
+    dpt_health_from_message(message->health, &record.health);
     dpt_rdzv_record(run, record);
 }
 

@@ -17,7 +17,8 @@
  *   reply.h     wire.c, reply.c, status.c                 messages to agents
  *   advance.h   leave.c, put_plan.c, places.c, plan.c,    transitions of each phase
  *               advance.c
- *   join.h      join_claim.c, owner.c, admit.c, report.c  messages of agents
+ *   join.h      join_claim.c, owner.c, unhealthy.c, admit.c, report.c
+ *                                                         messages of agents
  *   control.h   control_info.c, control.c                 messages of an operator (orders.h)
  *   core.h      core.c                                    events, time, views */
 #ifndef DPT_RENDEZVOUS_CORE_RUN_STATE_H
@@ -33,8 +34,9 @@
 enum {
     DEPARTED_MAX = DPT_PROTO_NODES_MAX, /* removed incarnations that a run remembers */
     FORGOTTEN_MAX = 64,                 /* forgotten runs that are remembered by name */
-    LOSSES_MAX = 16, /* lost ranks that are remembered to explain a missing shard */
-    EPOCHS_MAX = 64, /* earlier servers of the journal that are remembered */
+    LOSSES_MAX = 16,    /* lost ranks that are remembered to explain a missing shard */
+    EPOCHS_MAX = 64,    /* earlier servers of the journal that are remembered */
+    UNHEALTHY_MAX = 16, /* refused processes that are remembered, to record each once */
     NODE_TEXT_BYTES = 2 * DPT_PROTO_NAME_BYTES + 64
 };
 
@@ -210,6 +212,7 @@ struct kept_node {
     uint64_t id_hash, incarnation;
     uint8_t secret[DPT_PROTO_SECRET_BYTES], key[DPT_RDZV_KEY_BYTES]; /* as of struct node */
     uint64_t placed_generation; /* newest plan in which it has a place; 0: none */
+    struct dpt_health health;   /* when it was admitted */
 };
 
 /* The durable state of a run is this struct and: name, spec, fingerprint, data_digest,
@@ -354,6 +357,15 @@ struct pace {
     int64_t since_ms;  /* time of the last change of `overload` */
 };
 
+/* Processes that were refused last because of their health check. A process that repeats its
+ * message before it ends causes one record. */
+struct unhealthy_list {
+    struct {
+        uint64_t id_hash, incarnation;
+    } ring[UNHEALTHY_MAX];
+    size_t n; /* number ever added to the ring */
+};
+
 /* Status answers of the present second. */
 struct status_answers {
     int64_t since_ms;
@@ -381,6 +393,7 @@ struct dpt_rdzv {
     uint32_t n_nodes;              /* of all runs */
     struct pace pace;
     struct deny_list denied;
+    struct unhealthy_list unhealthy;
     struct outbox out;
 };
 

@@ -3,6 +3,7 @@
 #include "rendezvous/proto/check.h"
 
 #include "base/shard.h"
+#include "rendezvous/proto/health.h"
 #include "rendezvous/proto/links.h"
 
 #include <stdbool.h>
@@ -29,6 +30,7 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
         {"shm_addr", DPT_PROTO_ADDR_BYTES},
         {"tcp_addr", DPT_PROTO_ADDR_BYTES},
         {"text", DPT_PROTO_TEXT_BYTES},
+        {"fault", DPT_HEALTH_FAULT_BYTES},
         {"stacks", DPT_PROTO_STACKS_BYTES},
         {"cause", DPT_PROTO_TEXT_BYTES},
         {"first_error", DPT_PROTO_TEXT_BYTES},
@@ -275,6 +277,7 @@ enum dpt_status dpt_check_agent_state(const Dpt__AgentState *message, struct dpt
                             DPT_PROTO_SECRET_BYTES));
     if (message->control != NULL)
         DPT_TRY(check_control(message->control, err));
+    DPT_TRY(dpt_health_check_ranges(message->health, err));
     DPT_TRY(check_step(err, "step_high", message->step_high, 0));
     DPT_TRY(check_range(err, "plan_world", message->plan_world, 0, DPT_PROTO_WORLD_MAX));
     DPT_TRY(check_range(err, "ranks", (int64_t)message->n_ranks, 0, DPT_PROTO_RANKS_MAX));
@@ -380,6 +383,7 @@ static enum dpt_status check_node_info(const Dpt__NodeInfo *node, struct dpt_err
     DPT_TRY(check_range(err, "n_ranks", node->n_ranks, 0, DPT_PROTO_RANKS_MAX));
     DPT_TRY(check_range(err, "first_rank", node->first_rank, -1, DPT_PROTO_WORLD_MAX - 1));
     DPT_TRY(check_step(err, "step", node->step, -1));
+    DPT_TRY(dpt_health_check_ranges(node->health, err));
     return check_range(err, "heard_ms_ago", node->heard_ms_ago, 0, DPT_PROTO_MS_MAX);
 }
 

@@ -21,8 +21,14 @@ static const char failures_sql[] =
 static const char checkpoints_sql[] =
     "SELECT reported, step, generation FROM checkpoints WHERE run_id = ?1 ORDER BY step";
 
+static const char unhealthy_sql[] =
+    "SELECT at, node, host, run, fault FROM unhealthy WHERE ?1 IS NULL OR run = ?1 ORDER BY at";
+
 static const char json_sql[] =
-    "SELECT json_object('version', 1, 'runs', json_group_array(json(one))) FROM ("
+    "SELECT json_object('version', 1, 'runs', json_group_array(json(one)),"
+    " 'unhealthy', json((SELECT json_group_array(json_object('at', at, 'run', run, 'node', node,"
+    "  'host', host, 'incarnation', incarnation, 'key', key, 'fault', fault))"
+    "  FROM (SELECT * FROM unhealthy WHERE ?1 IS NULL OR run = ?1 ORDER BY at)))) FROM ("
     "SELECT json_object('run', run, 'user', user, 'definer', definer, 'state', state,"
     " 'began', began, 'ended', ended, 'generation', generation, 'step', step, 'saved_step', "
     "saved_step,"
@@ -43,7 +49,10 @@ static const char json_sql[] =
     "  'granted', granted, 'generation', generation))"
     "  FROM (SELECT * FROM checkpoints WHERE run_id = r.run_id ORDER BY step))),"
     " 'nodes', json((SELECT json_group_array(json_object('node', node, 'host', host,"
-    "  'incarnation', incarnation, 'key', key, 'joined', joined, 'removed', removed, 'why', why))"
+    "  'incarnation', incarnation, 'key', key, 'joined', joined, 'removed', removed, 'why', why,"
+    "  'health', json(CASE WHEN check_us IS NOT NULL THEN json_object('check_us', check_us,"
+    "   'memory_bytes', memory_bytes, 'cores', cores, 'mflops', mflops,"
+    "   'round_trip_us', round_trip_us) END)))"
     "  FROM (SELECT * FROM nodes WHERE run_id = r.run_id ORDER BY joined)))) AS one"
     " FROM runs r WHERE ?1 IS NULL OR run = ?1 ORDER BY run_id)";
 
@@ -125,6 +134,24 @@ static enum dpt_status print_run(const struct history *history, sqlite3_stmt *ru
     return print_rows(history, checkpoints_sql, id, "  checkpoints\n", print_checkpoint, err);
 }
 
+/* Nodes that were refused because of their health check. run NULL: of all runs. */
+static enum dpt_status print_unhealthy(const struct history *history, const char *run,
+                                       struct dpt_err *err)
+{
+    sqlite3_stmt *rows = NULL;
+    int code = SQLITE_ERROR;
+    if (sqlite3_prepare_v2(history->database, unhealthy_sql, -1, &rows, NULL) == SQLITE_OK &&
+        (run == NULL || sqlite3_bind_text(rows, 1, run, -1, SQLITE_STATIC) == SQLITE_OK)) {
+        for (bool first = true; (code = sqlite3_step(rows)) == SQLITE_ROW; first = false)
+            (void)fprintf(history->out, "%s  %-24s node %s (host %s) of run %s: %s\n",
+                          first ? "nodes refused by their health check\n" : "", text_at(rows, 0),
+                          text_at(rows, 1), text_at(rows, 2), text_at(rows, 3), text_at(rows, 4));
+    }
+    const enum dpt_status status = code == SQLITE_DONE ? DPT_OK : fail_to_read(history, err);
+    (void)sqlite3_finalize(rows);
+    return status;
+}
+
 /* *ret_n: the number of runs. */
 static enum dpt_status print_runs(const struct history *history, sqlite3_stmt *runs, size_t *ret_n,
                                   struct dpt_err *err)
@@ -190,6 +217,8 @@ static enum dpt_status print_history(const struct history *history,
     (void)sqlite3_finalize(rows);
     if (status == DPT_OK && !options->json && n == 0)
         (void)fprintf(history->out, "the journal '%s' has no run yet\n", history->path);
+    if (status == DPT_OK && !options->json)
+        status = print_unhealthy(history, options->run, err);
     return status;
 }
 

@@ -41,7 +41,7 @@ DPT_MUST_USE enum dpt_status store_run(sqlite3 *database, const char *path, cons
 
 /* The statements of a store, prepared once. */
 struct rows {
-    sqlite3_stmt *add_run, *add_record, *add_member, *end_run;
+    sqlite3_stmt *add_run, *add_record, *add_member, *add_health, *end_run;
 };
 DPT_MUST_USE enum dpt_status rows_prepare(struct rows *rows, sqlite3 *database, const char *path,
                                           struct dpt_err *err);

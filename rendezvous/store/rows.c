@@ -14,14 +14,19 @@ static const char add_record[] =
 static const char add_member[] =
     "INSERT INTO member(record, position, node, incarnation, first_rank, ranks)"
     " VALUES(?1, ?2, ?3, ?4, ?5, ?6)";
+static const char add_health[] =
+    "INSERT INTO health(record, check_us, memory_bytes, cores, mflops, round_trip_us)"
+    " VALUES(?1, ?2, ?3, ?4, ?5, ?6)";
 static const char end_run[] = "UPDATE run SET over = 1 WHERE id = ?1";
 
 /* Of runs that are over, FORGET has all that counts. Columns are those of `enum column`. */
 static const char read_records[] =
     "SELECT record.seq, record.at_ms, record.run, kind, generation, step, number, amount, flags,"
     " text, cause, detect_ms, step_ms, node, host, incarnation, secret, digest, key, run.name,"
-    " spec, fingerprint, data_digest, folder"
+    " spec, fingerprint, data_digest, folder, health.record, check_us, memory_bytes, cores, mflops,"
+    " round_trip_us"
     " FROM record LEFT JOIN run ON run.id = record.run"
+    " LEFT JOIN health ON health.record = record.seq"
     " WHERE record.run = 0 OR kind = 'forget' OR over = 0 ORDER BY record.seq";
 static const char read_members[] = "SELECT node, incarnation, first_rank, ranks FROM member"
                                    " WHERE record = ?1 ORDER BY position";
@@ -50,7 +55,13 @@ enum column {
     SPEC,
     FINGERPRINT,
     DATA_DIGEST,
-    FOLDER
+    FOLDER,
+    CHECKED, /* NULL: there was no check, and the columns below are NULL */
+    CHECK_US,
+    MEMORY_BYTES,
+    CORES,
+    MFLOPS,
+    ROUND_TRIP_US
 };
 
 /* ---- writing ---- */
@@ -64,6 +75,7 @@ enum dpt_status rows_prepare(struct rows *rows, sqlite3 *database, const char *p
     } list[] = {{add_run, &rows->add_run},
                 {add_record, &rows->add_record},
                 {add_member, &rows->add_member},
+                {add_health, &rows->add_health},
                 {end_run, &rows->end_run}};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         if (sqlite3_prepare_v3(database, list[i].sql, -1, SQLITE_PREPARE_PERSISTENT,
@@ -77,6 +89,7 @@ void rows_fini(struct rows *rows)
     (void)sqlite3_finalize(rows->add_run);
     (void)sqlite3_finalize(rows->add_record);
     (void)sqlite3_finalize(rows->add_member);
+    (void)sqlite3_finalize(rows->add_health);
     (void)sqlite3_finalize(rows->end_run);
     *rows = (struct rows){0};
 }
@@ -149,6 +162,19 @@ static int insert_members(const struct rows *rows, const struct dpt_rdzv_record 
     return code;
 }
 
+static int insert_health(const struct rows *rows, const struct dpt_health *health, int64_t seq)
+{
+    if (!health->checked)
+        return SQLITE_OK;
+    bind_number(rows->add_health, 1, seq);
+    bind_number(rows->add_health, 2, health->check_us);
+    bind_number(rows->add_health, 3, health->memory_bytes);
+    bind_number(rows->add_health, 4, health->cores);
+    bind_number(rows->add_health, 5, health->mflops);
+    bind_number(rows->add_health, 6, health->round_trip_us);
+    return carry_out(rows->add_health);
+}
+
 static int insert_record(const struct rows *rows, const struct dpt_rdzv_record *record,
                          int64_t wall_ms, int64_t run_id)
 {
@@ -182,8 +208,11 @@ int rows_add(const struct rows *rows, sqlite3 *database, const struct dpt_rdzv_r
         code = insert_run(rows, database, record, run_id);
     if (code == SQLITE_OK)
         code = insert_record(rows, record, wall_ms, *run_id);
+    const int64_t seq = sqlite3_last_insert_rowid(database);
     if (code == SQLITE_OK)
-        code = insert_members(rows, record, sqlite3_last_insert_rowid(database));
+        code = insert_members(rows, record, seq);
+    if (code == SQLITE_OK)
+        code = insert_health(rows, &record->health, seq);
     if (code == SQLITE_OK && record->kind == DPT_RDZV_RECORD_FORGET) {
         bind_number(rows->end_run, 1, *run_id);
         code = carry_out(rows->end_run);
@@ -271,6 +300,16 @@ static bool read_proof(sqlite3_stmt *row, int column, uint8_t *ret, size_t bytes
     return stored == bytes || stored == 0;
 }
 
+static struct dpt_health read_health(sqlite3_stmt *row)
+{
+    return (struct dpt_health){.checked = sqlite3_column_type(row, CHECKED) != SQLITE_NULL,
+                               .check_us = sqlite3_column_int64(row, CHECK_US),
+                               .memory_bytes = sqlite3_column_int64(row, MEMORY_BYTES),
+                               .cores = (uint32_t)number_at(row, CORES),
+                               .mflops = (uint32_t)number_at(row, MFLOPS),
+                               .round_trip_us = (uint32_t)number_at(row, ROUND_TRIP_US)};
+}
+
 /* All but spec and members. False: no record looks like that. */
 static bool fill_record(sqlite3_stmt *row, struct dpt_rdzv_record *ret)
 {
@@ -291,7 +330,8 @@ static bool fill_record(sqlite3_stmt *row, struct dpt_rdzv_record *ret)
                                     .digest = text_at(row, DIGEST),
                                     .fingerprint = text_at(row, FINGERPRINT),
                                     .data_digest = text_at(row, DATA_DIGEST),
-                                    .folder = text_at(row, FOLDER)};
+                                    .folder = text_at(row, FOLDER),
+                                    .health = read_health(row)};
     return store_kind_of(text_at(row, KIND), &ret->kind) &&
            (ret->kind != DPT_RDZV_RECORD_JOINED || sqlite3_column_bytes(row, SECRET) > 0) &&
            read_proof(row, SECRET, ret->secret, sizeof ret->secret) &&

@@ -8,7 +8,8 @@
  *
  * run: one training under one name, until the name is free (`over`). `spec` is the RunSpec of
  * dpt.proto. record: a decision of the server; core.h has the kinds. `run` is run.id; 0: it is
- * about the server. member: a node with a place in the plan of `record`. */
+ * about the server. member: a node with a place in the plan of `record`. health: what a node that
+ * was admitted or refused by `record` has measured at its start; none: it has made no check. */
 static const char tables[] =
     "CREATE TABLE run(id INTEGER PRIMARY KEY, name TEXT NOT NULL, user TEXT NOT NULL,"
     " config TEXT NOT NULL, spec BLOB NOT NULL, fingerprint TEXT NOT NULL,"
@@ -23,6 +24,9 @@ static const char tables[] =
     "CREATE TABLE member(record INTEGER NOT NULL, position INTEGER NOT NULL, node TEXT NOT NULL,"
     " incarnation INTEGER NOT NULL, first_rank INTEGER NOT NULL, ranks INTEGER NOT NULL,"
     " PRIMARY KEY(record, position)) WITHOUT ROWID;"
+    "CREATE TABLE health(record INTEGER PRIMARY KEY, check_us INTEGER NOT NULL,"
+    " memory_bytes INTEGER NOT NULL, cores INTEGER NOT NULL, mflops INTEGER NOT NULL,"
+    " round_trip_us INTEGER NOT NULL);"
     "CREATE VIEW timed AS SELECT *,"
     " strftime('%Y-%m-%dT%H:%M:%fZ', at_ms / 1000.0, 'unixepoch') AS at FROM record;";
 
@@ -54,12 +58,15 @@ static const char views_of_runs[] =
     " FROM timed s JOIN run ON run.id = s.run WHERE s.kind = 'saved';"
     "CREATE VIEW nodes AS SELECT j.run AS run_id, run.name AS run, j.node AS node, j.host AS host,"
     " j.incarnation AS incarnation, lower(hex(j.key)) AS key, j.at AS joined, r.at AS removed,"
-    " coalesce(r.text, '') AS why"
-    " FROM timed j JOIN run ON run.id = j.run"
+    " coalesce(r.text, '') AS why, h.check_us AS check_us, h.memory_bytes AS memory_bytes,"
+    " h.cores AS cores, h.mflops AS mflops, h.round_trip_us AS round_trip_us"
+    " FROM timed j JOIN run ON run.id = j.run LEFT JOIN health h ON h.record = j.seq"
     " LEFT JOIN timed r ON r.seq = (SELECT min(x.seq) FROM record x WHERE x.run = j.run"
     "  AND x.kind = 'removed' AND x.node = j.node AND x.incarnation = j.incarnation"
     "  AND x.seq > j.seq)"
-    " WHERE j.kind = 'joined';";
+    " WHERE j.kind = 'joined';"
+    "CREATE VIEW unhealthy AS SELECT at, cause AS run, node, host, incarnation,"
+    " lower(hex(key)) AS key, text AS fault FROM timed WHERE kind = 'unhealthy';";
 
 /* g: PREPARE of a generation, or its adoption by a later server. p: its plan. r: all ranks are
  * READY. n: the next of the run, with the newest step of this one. */
@@ -98,8 +105,9 @@ static const char views_of_generations[] =
 const char *const store_schema[STORE_SCHEMA_PARTS] = {tables, views_of_runs, views_of_generations};
 
 static const char *const kind_names[DPT_RDZV_RECORD_COUNT] = {
-    "start", "run",   "joined", "removed", "generation", "plan",   "runs",    "adopted", "grant",
-    "saved", "crash", "refill", "error",   "end",        "paused", "stopped", "denied",  "forget"};
+    "start",   "run",     "joined", "removed",   "generation", "plan",  "runs",
+    "adopted", "grant",   "saved",  "crash",     "refill",     "error", "end",
+    "paused",  "stopped", "denied", "unhealthy", "forget"};
 
 const char *store_kind_name(enum dpt_rdzv_record_kind kind)
 {

@@ -369,6 +369,29 @@ static void test_memory_of_a_gap(void **state)
     assert_false(b->ended);
 }
 
+/* The result of the health check goes with the config, until the server has both. */
+static void test_health_goes_with_the_config(void **state)
+{
+    struct bench *b = *state;
+    const Dpt__RunSpec spec = bench_spec();
+    const struct dpt_agent_facts facts = {.spec = &spec,
+                                          .n_ranks = RANKS,
+                                          .health = {.checked = true, .cores = 8, .mflops = 30000},
+                                          .health_fault = "core 3"};
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &facts});
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_UP, .round_trip_us = 70});
+    const Dpt__NodeHealth *health = b->out.to_server->health;
+    assert_non_null(health);
+    assert_int_equal(health->cores, 8);
+    assert_int_equal(health->mflops, 30000);
+    assert_int_equal(health->round_trip_us, 70);
+    assert_string_equal(health->fault, "core 3");
+    bench_server(b, SERVER(WAITING), 0);
+    bench_ranks(b, RANK(STANDBY), 0);
+    assert_true(b->said);
+    assert_null(b->out.to_server->health);
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, bench_open, bench_close)
@@ -395,6 +418,7 @@ int main(void)
         T(test_expelled_again_and_again),
         T(test_lease_allows_writing),
         T(test_memory_of_a_gap),
+        T(test_health_goes_with_the_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -194,6 +194,7 @@ static void handle_event(struct dpt_agent *agent, const struct dpt_agent_event *
         break;
     case DPT_AGENT_EVENT_SERVER_UP:
         agent->server.up = agent->out.server_due = true;
+        agent->server.round_trip_us = event->round_trip_us;
         break;
     case DPT_AGENT_EVENT_SERVER_DOWN:
         agent->server.up = false;

@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "rendezvous/core/timing.h"
+#include "rendezvous/proto/health.h"
 #include "rendezvous/proto/message.h"
 
 #include <stdbool.h>
@@ -52,6 +53,8 @@ struct dpt_agent_facts {
      * of the options has no effect. */
     uint8_t secret[DPT_PROTO_SECRET_BYTES];
     uint64_t incarnation;
+    struct dpt_health health;                  /* its round_trip_us comes with SERVER_UP */
+    char health_fault[DPT_HEALTH_FAULT_BYTES]; /* "": the check has passed, or none was made */
 };
 
 /* The loop waits until a source is readable or deadline_ms has come. It hands over every event,
@@ -60,7 +63,8 @@ enum dpt_agent_event_kind {
     DPT_AGENT_EVENT_TICK, /* with `steps` */
     /* CONFIGURED, with `facts`: happens once, as the first event or after ACTION_CONFIGURE. */
     DPT_AGENT_EVENT_CONFIGURED,
-    DPT_AGENT_EVENT_SERVER_UP,   /* a connection to the server is made (again) */
+    /* SERVER_UP, with `round_trip_us`: a connection to the server is made (again). */
+    DPT_AGENT_EVENT_SERVER_UP,
     DPT_AGENT_EVENT_SERVER_DOWN, /* the connection is broken, or is being replaced */
     /* SERVER_DENIES, with `text`: the server refuses this machine's key, or has another key than
      * this machine knows. Holds until `text` is "". */
@@ -88,6 +92,7 @@ struct dpt_agent_event {
     int64_t now_ms; /* monotonic; at least that of the event before */
     const struct dpt_agent_facts *facts;
     const Dpt__ServerState *server_message; /* borrowed */
+    uint32_t round_trip_us;                 /* to the server; 0: not known */
     uint32_t local_rank, spawn;             /* events of an earlier spawn are ignored */
     const Dpt__RankToAgent *rank_message;   /* borrowed */
     int exit_code;                          /* RANK_EXITED: exit status, or -signal if killed */

@@ -91,12 +91,24 @@ static Dpt__RankState *without_second_outcome(struct dpt_agent *agent, Dpt__Rank
     return state;
 }
 
+static void add_health(struct dpt_agent *agent, Dpt__AgentState *state)
+{
+    struct dpt_agent_facts *facts = &agent->node.facts;
+    if (!facts->health.checked)
+        return;
+    facts->health.round_trip_us = agent->server.round_trip_us;
+    dpt_health_to_message(&facts->health, &agent->out.health);
+    agent->out.health.fault = facts->health_fault;
+    state->health = &agent->out.health;
+}
+
 /* Adds the fields that a configured node knows. */
 static void add_configured_state(struct dpt_agent *agent, Dpt__AgentState *state)
 {
     struct dpt_agent_facts *facts = &agent->node.facts;
     if (!dpt_agent_spec_is_known(agent)) {
         state->spec = agent->node.spec;
+        add_health(agent, state);
         if (agent->server.spec_counter == 0)
             agent->server.spec_counter = state->counter;
     }

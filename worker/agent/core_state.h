@@ -82,6 +82,7 @@ struct agent_node {
 /* The conversation with the server. */
 struct agent_server {
     bool up, heard_ever;
+    uint32_t round_trip_us; /* as the newest SERVER_UP said */
     /* Time of the server's newest message, moved forward by the gaps of this agent's loop. */
     int64_t contact_ms;
     uint64_t epoch;        /* 0: no server counts this incarnation in */
@@ -193,6 +194,7 @@ struct agent_outputs {
     size_t n_sends;
     Dpt__AgentState to_server;
     Dpt__Stamp stamp;
+    Dpt__NodeHealth health;
     Dpt__RankState *to_server_ranks[DPT_PROTO_RANKS_MAX];
     Dpt__RankState without_outcome[DPT_PROTO_RANKS_MAX]; /* copies of reports */
 };

@@ -282,8 +282,10 @@ static enum dpt_status read_client(struct loop *loop, struct dpt_err *err)
         }
         loop->up = event.kind == DPT_CLIENT_UP;
         loop->progress.no_run = loop->progress.no_run && loop->up;
-        DPT_TRY(feed_agent_kind(
-            loop, loop->up ? DPT_AGENT_EVENT_SERVER_UP : DPT_AGENT_EVENT_SERVER_DOWN, err));
+        const struct dpt_agent_event change = {.kind = loop->up ? DPT_AGENT_EVENT_SERVER_UP
+                                                                : DPT_AGENT_EVENT_SERVER_DOWN,
+                                               .round_trip_us = dpt_client_round_trip_us(client)};
+        DPT_TRY(feed_agent(loop, change, err));
     }
     return DPT_OK;
 }

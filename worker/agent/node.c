@@ -7,6 +7,7 @@
 #include "base/strategy_traits.h"
 #include "kernels/device.h"
 #include "worker/agent/claims.h"
+#include "worker/agent/health.h"
 #include "worker/agent/origin.h"
 #include "worker/data/data.h"
 
@@ -236,6 +237,8 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
     DPT_TRY(dpt_host_key(config->cluster.host_group, node->facts.host, err));
     int gpus;
     DPT_TRY(describe_device(config, &gpus, node->fingerprint, err));
+    if (config->cluster.health_check)
+        DPT_TRY(dpt_health_check(&node->facts.health, node->facts.health_fault, err));
     node->n_ranks = config->cluster.gpus_per_node != DPT_AUTO ? config->cluster.gpus_per_node
                     : gpus > 0                                ? gpus
                                                               : 1;

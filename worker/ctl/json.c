@@ -55,19 +55,31 @@ json_t *dpt_ctl_json_runs(const Dpt__ControlReply *reply)
 
 /* ---- nodes ---- */
 
+/* null: the node has made no check. */
+static json_t *health_or_null(const Dpt__NodeHealth *health)
+{
+    if (health == NULL)
+        return json_null();
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "check_us", (json_int_t)health->check_us,
+                     "memory_bytes", (json_int_t)health->memory_bytes, "cores",
+                     (json_int_t)health->cores, "mflops", (json_int_t)health->mflops,
+                     "round_trip_us", (json_int_t)health->round_trip_us);
+}
+
 bool dpt_ctl_json_add_nodes(const Dpt__ControlReply *reply, json_t *array)
 {
     bool whole = array != NULL;
     for (size_t i = 0; whole && i < reply->n_nodes; i++) {
         const Dpt__NodeInfo *node = reply->nodes[i];
-        whole =
-            append(array, json_pack("{s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:I, s:b, s:I}", "node",
-                                    node->node, "run", node->run, "host", node->host_name, "state",
-                                    dpt_ctl_node_word(node), "ranks", (json_int_t)node->n_ranks,
-                                    "first_rank", step_or_null(node->first_rank), "step",
-                                    step_or_null(node->step), "heard_ms_ago",
-                                    (json_int_t)node->heard_ms_ago, "connected", node->connected,
-                                    "incarnation", (json_int_t)node->incarnation));
+        whole = append(array,
+                       json_pack("{s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:I, s:b, s:I, s:o}", "node",
+                                 node->node, "run", node->run, "host", node->host_name, "state",
+                                 dpt_ctl_node_word(node), "ranks", (json_int_t)node->n_ranks,
+                                 "first_rank", step_or_null(node->first_rank), "step",
+                                 step_or_null(node->step), "heard_ms_ago",
+                                 (json_int_t)node->heard_ms_ago, "connected", node->connected,
+                                 "incarnation", (json_int_t)node->incarnation, "health",
+                                 health_or_null(node->health)));
     }
     return whole;
 }

@@ -60,6 +60,12 @@ static const char *nodes_difference(const struct run *of_a, const struct run *of
         SAME_NUMBER(run, x, y, id_hash);
         SAME_NUMBER(run, x, y, incarnation);
         SAME_NUMBER(run, x, y, placed_generation);
+        SAME_NUMBER(run, x, y, health.checked);
+        SAME_NUMBER(run, x, y, health.check_us);
+        SAME_NUMBER(run, x, y, health.memory_bytes);
+        SAME_NUMBER(run, x, y, health.cores);
+        SAME_NUMBER(run, x, y, health.mflops);
+        SAME_NUMBER(run, x, y, health.round_trip_us);
         if (memcmp(x->secret, y->secret, sizeof x->secret) != 0 ||
             memcmp(x->key, y->key, sizeof x->key) != 0)
             return differ("run %s: secrets or keys of node %s", run, x->id);
@@ -211,7 +217,7 @@ bool kept_record_counts(const struct kept_records *records, size_t i)
 {
     const struct dpt_rdzv_record *record = kept_record_at(records, i);
     if (record->kind == DPT_RDZV_RECORD_FORGET || record->kind == DPT_RDZV_RECORD_START ||
-        record->kind == DPT_RDZV_RECORD_DENIED)
+        record->kind == DPT_RDZV_RECORD_DENIED || record->kind == DPT_RDZV_RECORD_UNHEALTHY)
         return true;
     for (; i < records->n; i++)
         if (records->list[i].kind == DPT_RDZV_RECORD_FORGET &&

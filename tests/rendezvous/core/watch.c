@@ -217,7 +217,8 @@ static void check_record(struct watch *watch, const struct dpt_rdzv_record *reco
 {
     struct seen_run *run = find_run(watch, record->run);
     unsigned long long generation = record->generation;
-    if (record->kind == DPT_RDZV_RECORD_START || record->kind == DPT_RDZV_RECORD_DENIED)
+    if (record->kind == DPT_RDZV_RECORD_START || record->kind == DPT_RDZV_RECORD_DENIED ||
+        record->kind == DPT_RDZV_RECORD_UNHEALTHY)
         return;
     if ((run == NULL) != (record->kind == DPT_RDZV_RECORD_RUN)) {
         watch_broken(watch, "record %d of run %s, which is %s", (int)record->kind, record->run,

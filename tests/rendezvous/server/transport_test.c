@@ -24,7 +24,9 @@ static void test_messages_are_exchanged(void **state)
     struct test_server server;
     transport_start_server(&server, 0);
     struct dpt_client *client = transport_start_client(server.port);
+    assert_int_equal(dpt_client_round_trip_us(client), 0);
     (void)transport_expect(client, DPT_CLIENT_UP);
+    assert_in_range(dpt_client_round_trip_us(client), 1, WAIT_MS * 1000);
     (void)transport_exchange(client, "a");
     dpt_client_destroy(&client);
     assert_null(client);

@@ -64,7 +64,14 @@ static char *print_history(const char *run, bool json)
 /* A run that loses node b at step 3 and saves step 3, with 40 ms for a step. */
 static void live(void)
 {
+    static Dpt__NodeHealth health;
     memset(a.key, 0xa1, sizeof a.key);
+    dpt__node_health__init(&health);
+    health.mflops = 31000;
+    health.fault = "core 3 computes wrong values";
+    a.state.health = &health;
+    fake_say(&a, &stage); /* is refused, and joins mended */
+    health.fault = "";
     trio_start();
     a.ranks[0].step_ms_median = b.ranks[0].step_ms_median = 40;
     trio_step_to(3);
@@ -95,6 +102,9 @@ static void text_names_losses_and_checkpoints(void **state)
     expect(text, "node b lost: control and data connections broken");
     expect(text, "restart used");
     expect(text, "  checkpoints\n");
+    expect(text, "nodes refused by their health check\n  2");
+    expect(text, "node a (host ");
+    expect(text, " of run demo: core 3 computes wrong values\n");
     expect(text, "step 3, generation 1");
     expect(text, "   25.0  start\n"); /* 1000 ms / 40 ms */
     free(text);
@@ -129,6 +139,13 @@ static void json_has_generations_with_members(void **state)
                         definer);
     assert_string_equal(json_string_value(json_object_get(json_array_get(nodes, 1), "key")), "");
     assert_true(json_array_size(json_object_get(run, "failures")) >= 2);
+    const json_t *health = json_object_get(json_array_get(nodes, 0), "health");
+    assert_int_equal(json_integer_value(json_object_get(health, "mflops")), 31000);
+    assert_true(json_is_null(json_object_get(json_array_get(nodes, 1), "health")));
+    const json_t *refused = json_array_get(json_object_get(root, "unhealthy"), 0);
+    assert_string_equal(json_string_value(json_object_get(refused, "fault")),
+                        "core 3 computes wrong values");
+    assert_string_equal(json_string_value(json_object_get(refused, "run")), "demo");
     json_decref(root);
     free(text);
 }

@@ -103,6 +103,14 @@ static void live(void)
 {
     memset(a.key, 0xa1, sizeof a.key); /* of the machine that defines the run, too */
     memset(b.key, 0xb2, sizeof b.key);
+    static Dpt__NodeHealth health;
+    dpt_health_to_message(&(struct dpt_health){.check_us = 9000,
+                                               .memory_bytes = INT64_C(1) << 40,
+                                               .cores = 2,
+                                               .mflops = UINT32_MAX,
+                                               .round_trip_us = 80},
+                          &health);
+    a.state.health = &health;
     trio_start();
     trio_step_to(3);
     a.ranks[0].grant_step = 3;
@@ -225,7 +233,7 @@ static void other_version_is_refused(void **state)
     write_records(stage.journal);
     run_sql("PRAGMA user_version=7");
     refuse_unchanged(DPT_EVERSION,
-                     (const char *const[]){path, "version 7", "version 2", "--state-dir", NULL});
+                     (const char *const[]){path, "version 7", "version 3", "--state-dir", NULL});
 }
 
 /* Bytes in the middle of the file are wrong. */

@@ -103,6 +103,12 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
     return DPT_OK;
 }
 
+uint32_t dpt_client_round_trip_us(const struct dpt_client *client)
+{
+    (void)client;
+    return 0;
+}
+
 void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS])
 {
     ret_fds[0] = world_of(client)->event_fd;
