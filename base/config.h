@@ -127,6 +127,7 @@ struct dpt_config_cluster {
     char interface[64]; /* for the data plane; "" = the interface routed to the server */
     /* Ranks of one host with different groups do not share memory; "" = null. */
     char host_group[64];
+    char rack[64];            /* ranks of one rack are neighbours in the world; "" = null */
     int mesh_max;             /* ranks of the largest world that is a mesh */
     enum dpt_encrypt encrypt; /* of data connections between hosts */
     bool health_check;        /* of the machine, at the start of a worker */

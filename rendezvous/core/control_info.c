@@ -126,6 +126,7 @@ static void add_node(struct listing *listing, const struct node *node)
     if (to == NULL)
         return;
     to->host_name = dpt_outbox_text(&listing->core->out, node->host_name);
+    to->rack = dpt_outbox_text(&listing->core->out, node->location.rack);
     to->role = role_of(run, node);
     to->n_ranks = node->n_ranks;
     to->incarnation = node->incarnation;

@@ -1,44 +1,53 @@
-/* The places of a plan whose ranks are assigned: hosts, nodes, positions, writers. */
+/* The places of a plan whose ranks are assigned: racks, hosts, nodes, positions, writers. */
 #include "rendezvous/core/advance.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers hosts and nodes in the order of their lowest rank. False: no memory. */
-static bool number_hosts_and_nodes(struct plan *plan)
+/* Numbers racks, hosts and nodes in the order of their lowest rank. Nodes of two racks are on two
+ * hosts, so that a host is in one rack. False: no memory. */
+static bool number_racks_hosts_nodes(struct plan *plan)
 {
-    struct index nodes = {0}, hosts = {0}; /* the first place of each */
-    uint32_t n_nodes = 0;
+    struct index nodes = {0}, hosts = {0}, racks = {0}; /* the first place of each */
+    uint32_t n_nodes = 0, n_racks = 0;
     bool has_memory = true;
     plan->n_hosts = 0;
     for (uint32_t i = 0; i < plan->world_size && has_memory; i++) {
         struct place *place = &plan->places[i];
         const struct place *same = dpt_rdzv_index_find(&nodes, place->node->joined);
         if (same != NULL) {
+            place->rack = same->rack;
             place->host = same->host;
             place->node_index = same->node_index;
             continue;
         }
-        const uint64_t host = dpt_rdzv_id_hash(place->node->host);
+        const uint64_t rack = dpt_rdzv_id_hash(place->node->location.rack);
+        same = dpt_rdzv_index_find(&racks, rack);
+        place->rack = same != NULL ? same->rack : n_racks++;
+        has_memory = same != NULL || dpt_rdzv_index_add(&racks, rack, place);
+        const uint64_t host = dpt_rdzv_id_hash(place->node->location.host) + place->rack;
         same = dpt_rdzv_index_find(&hosts, host);
         place->host = same != NULL ? same->host : plan->n_hosts++;
         place->node_index = n_nodes++;
-        has_memory = dpt_rdzv_index_add(&nodes, place->node->joined, place) &&
+        has_memory = has_memory && dpt_rdzv_index_add(&nodes, place->node->joined, place) &&
                      (same != NULL || dpt_rdzv_index_add(&hosts, host, place));
     }
+    dpt_rdzv_index_fini(&racks);
     dpt_rdzv_index_fini(&nodes);
     dpt_rdzv_index_fini(&hosts);
     return has_memory;
 }
 
-/* The order of positions: host by host, on a host node by node, on a node by rank. Guests come
- * last. */
+/* The order of positions: rack by rack, in a rack host by host, on a host node by node, on a node
+ * by rank. Guests come last. */
 static int compare_places(const void *a, const void *b)
 {
     const struct place *x = *(struct place *const *)a, *y = *(struct place *const *)b;
     const int by_rank = x < y ? -1 : 1;
     if (x->guest || y->guest)
         return x->guest == y->guest ? by_rank : y->guest ? -1 : 1;
+    if (x->rack != y->rack)
+        return x->rack < y->rack ? -1 : 1;
     if (x->host != y->host)
         return x->host < y->host ? -1 : 1;
     if (x->node_index != y->node_index)
@@ -50,7 +59,7 @@ static int compare_places(const void *a, const void *b)
 static bool assign_positions(struct dpt_rdzv *core, struct plan *plan)
 {
     struct place **order = dpt_outbox_alloc(&core->out, plan->world_size * sizeof order[0]);
-    if (order == NULL || !number_hosts_and_nodes(plan))
+    if (order == NULL || !number_racks_hosts_nodes(plan))
         return false;
     for (uint32_t i = 0; i < plan->world_size; i++)
         order[i] = &plan->places[i];

@@ -213,10 +213,16 @@ static void fill_plan_nonce(const struct run *run, struct plan *plan)
 static struct dpt_hash128 add_place_to_hash(struct dpt_hash128 hash, const struct place *place)
 {
     const char *const texts[] = {place->node->id, place->shm_addr, place->tcp_addr};
-    const uint64_t numbers[] = {
-        place->node->incarnation, place->local_rank, place->spawn,
-        place->position,          place->host,       place->node_index,
-        place->takes_state,       place->writes_log, (uint64_t)place->checkpoint_slot};
+    const uint64_t numbers[] = {place->node->incarnation,
+                                place->local_rank,
+                                place->spawn,
+                                place->position,
+                                place->host,
+                                place->node_index,
+                                place->takes_state,
+                                place->writes_log,
+                                (uint64_t)place->checkpoint_slot,
+                                place->rack};
     hash = dpt_hash128_join(hash, dpt_hash128(numbers, sizeof numbers));
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         hash = dpt_hash128_join(hash, dpt_hash128(texts[i], strlen(texts[i])));

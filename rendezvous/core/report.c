@@ -344,7 +344,8 @@ struct node *dpt_rdzv_take_report(struct run *run, struct node *node, const stru
 {
     const Dpt__AgentState *message = from->message;
     const size_t n_nodes = run->n_nodes;
-    copy_text(node->host, sizeof node->host, message->host);
+    copy_text(node->location.rack, sizeof node->location.rack, message->rack);
+    copy_text(node->location.host, sizeof node->location.host, message->host);
     copy_text(node->host_name, sizeof node->host_name, message->host_name);
     copy_text(node->log_dir_id, sizeof node->log_dir_id, message->log_dir_id);
     copy_text(node->checkpoint_dir_id, sizeof node->checkpoint_dir_id, message->checkpoint_dir_id);

@@ -117,6 +117,12 @@ enum readiness {
     READY_COUNT
 };
 
+/* Nodes with equal strings share memory. */
+struct location {
+    char rack[DPT_PROTO_NAME_BYTES]; /* "": none */
+    char host[DPT_PROTO_DIGEST_BYTES];
+};
+
 struct node {
     struct run *run;
     struct node_hook hooks[LIST_COUNT];
@@ -140,7 +146,8 @@ struct node {
     uint64_t generation;        /* newest generation that the node knows */
     uint64_t placed_generation; /* newest plan in which it has a place */
     uint32_t crashes, plan_world;
-    char host[DPT_PROTO_DIGEST_BYTES], log_dir_id[DPT_PROTO_DIGEST_BYTES];
+    struct location location;
+    char log_dir_id[DPT_PROTO_DIGEST_BYTES];
     char checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES], plan_digest[DPT_PROTO_DIGEST_BYTES];
     struct rank *ranks; /* (n_ranks) owned */
     uint32_t n_ranks;
@@ -151,7 +158,7 @@ struct node {
 struct place {         /* one rank of a plan */
     struct node *node; /* NULL once the node is removed */
     uint32_t local_rank, spawn;
-    uint32_t position, host, node_index;
+    uint32_t position, rack, host, node_index;
     int32_t checkpoint_slot;
     bool takes_state, writes_log, guest;
     bool finished;       /* has reported FINISHED in this generation */

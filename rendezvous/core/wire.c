@@ -28,6 +28,7 @@ static Dpt__PlanRank plan_rank_of(const struct plan *plan, uint32_t rank)
     ret.local_rank = -1;
     ret.takes_state = place->takes_state;
     ret.node = place->node_index;
+    ret.rack = place->rack;
     ret.writes_log = place->writes_log;
     ret.checkpoint_slot = place->checkpoint_slot;
     return ret;

@@ -42,6 +42,7 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
         {"shards", DPT_PROTO_SHARDS_MAX},
         {"steps", DPT_PROTO_STEPS_MAX},
         {"host_name", DPT_PROTO_NAME_BYTES},
+        {"rack", DPT_PROTO_NAME_BYTES},
         {"runs", DPT_PROTO_RUNS_MAX},
         {"nodes", DPT_PROTO_REPLY_NODES_MAX},
     };
@@ -299,6 +300,7 @@ static enum dpt_status check_plan_rank(const Dpt__PlanRank *rank, const Dpt__Pla
     DPT_TRY(check_range(err, "rank", rank->rank, 0, last_rank));
     DPT_TRY(check_range(err, "position", rank->position, 0, last_rank));
     DPT_TRY(check_range(err, "host", rank->host, 0, (int64_t)plan->n_hosts - 1));
+    DPT_TRY(check_range(err, "rack", rank->rack, 0, (int64_t)plan->n_hosts - 1));
     DPT_TRY(check_range(err, "local_rank", rank->local_rank, -1, DPT_PROTO_RANKS_MAX - 1));
     DPT_TRY(check_range(err, "node", rank->node, 0, (int64_t)plan->n_nodes - 1));
     return check_range(err, "checkpoint_slot", rank->checkpoint_slot, -1,

@@ -217,7 +217,7 @@ static void spoil_node(struct fake *fake, struct feed *feed)
         fake->state.fingerprint = (char *)words[feed_below(feed, 6)];
         break;
     case 7:
-        fake->state.host = (char *)words[feed_below(feed, 3)];
+        fake->state.host = fake->state.rack = (char *)words[feed_below(feed, 3)];
         break;
     case 8:
         fake->state.log_dir_id = (char *)words[feed_below(feed, 6)];

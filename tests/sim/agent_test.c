@@ -52,6 +52,7 @@ static void test_identity_comes_with_the_config(void **state)
                                     .n_ranks = RANKS,
                                     .fingerprint = "cpu",
                                     .host = "host",
+                                    .rack = "rack",
                                     .log_dir_id = "logs",
                                     .checkpoint_dir_id = "checkpoints",
                                     .data_digest = "data",
@@ -62,6 +63,7 @@ static void test_identity_comes_with_the_config(void **state)
     assert_int_equal(b->out.to_server->secret.len, 0);
     bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &facts});
     assert_int_equal(b->out.to_server->stamp->incarnation, 1000);
+    assert_string_equal(b->out.to_server->rack, facts.rack);
     assert_int_equal(b->out.to_server->secret.len, sizeof facts.secret);
     assert_memory_equal(b->out.to_server->secret.data, facts.secret, sizeof facts.secret);
 }

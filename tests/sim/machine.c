@@ -94,6 +94,11 @@ Dpt__RunSpec machine_spec(const struct sim *sim)
     return spec;
 }
 
+int machine_rack(const struct sim *sim, int machine)
+{
+    return machine * sim->profile.racks / sim->profile.machines;
+}
+
 static void agent_step(struct sim *sim, int machine, struct dpt_agent_event event);
 
 static void configure(struct sim *sim, int machine, const Dpt__RunSpec *spec)
@@ -106,6 +111,9 @@ static void configure(struct sim *sim, int machine, const Dpt__RunSpec *spec)
                                     .data_digest = "data",
                                     .secret = {1, (uint8_t)machine, (uint8_t)(machine >> 8)}};
     (void)snprintf(facts.host, sizeof facts.host, "host-%d", machine / 2);
+    const int rack = machine_rack(sim, machine);
+    if (sim->profile.racks % 2 == 0 || rack > 0) /* of an odd number the first has no name */
+        (void)snprintf(facts.rack, sizeof facts.rack, "rack-%d", rack);
     (void)snprintf(facts.log_dir_id, sizeof facts.log_dir_id, "logs-%d",
                    sim->profile.shared_folder ? 0 : machine);
     agent_step(sim, machine,

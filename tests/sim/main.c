@@ -60,6 +60,12 @@ static bool draws_journal(uint64_t seed, const struct how *how)
            (how->journal == JOURNAL_DRAWN && rng_chance(&rng, 500));
 }
 
+static int draw_racks(uint64_t seed)
+{
+    struct rng rng = {seed ^ 0x7261636b73u}; /* its own: moves no other draw */
+    return (int)rng_range(&rng, 0, 4);
+}
+
 static void print_failed(uint64_t seed, const struct how *how, const struct sim *sim)
 {
     char crash[64] = "";
@@ -92,6 +98,7 @@ static bool run_seed(uint64_t seed, const struct how *how, struct sim *ret_total
     else
         profile_random(&rng, &profile);
     profile.has_journal = draws_journal(seed, how);
+    profile.racks = draw_racks(seed);
     profile.crash_at_record = how->crash_at_record;
     profile.crash_before_persist = how->crash_before_persist;
     struct rng net = {~seed}; /* its own: moves no other draw */

@@ -260,6 +260,7 @@ struct profile {
     int64_t outage_ms; /* length of the one outage of the server, in which faults occur; 0: none */
     int64_t wait_ms, first_step_ms, drain_ms; /* config keys; 0: the default */
     int bad_pair_a, bad_pair_b;               /* machines that cannot reach each other; -1: none */
+    int racks;                                /* 0: no machine says its rack */
     bool has_journal, crash_before_persist;   /* see struct sim */
     uint64_t crash_at_record;
     int n_commands;   /* of an operator */
@@ -433,6 +434,8 @@ void net_break(struct sim *sim, int machine);
 
 /* machine.c: agents and processes as the operating system sees them */
 Dpt__RunSpec machine_spec(const struct sim *sim);
+/* Racks have equal numbers of neighbouring machines. 0 also if no machine says its rack. */
+int machine_rack(const struct sim *sim, int machine);
 void machine_start(struct sim *sim, int machine);
 void machine_kill(struct sim *sim, int machine);
 void machine_event(struct sim *sim, const struct event *event);

@@ -49,6 +49,7 @@ struct dpt_agent_facts {
     char log_dir_id[DPT_PROTO_DIGEST_BYTES], checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES];
     char data_digest[DPT_PROTO_DIGEST_BYTES];
     char host_name[DPT_PROTO_NAME_BYTES]; /* name of the host in messages; "": unknown */
+    char rack[DPT_PROTO_NAME_BYTES];      /* cluster.rack; "": none */
     /* The secret and the first incarnation of this node id (identity.h). An incarnation below that
      * of the options has no effect. */
     uint8_t secret[DPT_PROTO_SECRET_BYTES];

@@ -115,6 +115,7 @@ static void add_configured_state(struct dpt_agent *agent, Dpt__AgentState *state
     state->fingerprint = facts->fingerprint;
     state->host = facts->host;
     state->host_name = facts->host_name;
+    state->rack = facts->rack;
     state->log_dir_id = facts->log_dir_id;
     state->checkpoint_dir_id = facts->checkpoint_dir_id;
     state->data_digest = facts->data_digest;

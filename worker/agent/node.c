@@ -23,6 +23,7 @@
 static const char *const not_taken_over[] = {
     "cluster.device=auto",    "cluster.gpus_per_node=auto", "cluster.threads=auto",
     "cluster.interface=null", "cluster.host_group=null",    "cluster.rdzv=null",
+    "cluster.rack=null",
 };
 enum { NOT_TAKEN_OVER = sizeof not_taken_over / sizeof not_taken_over[0] };
 
@@ -188,6 +189,8 @@ static void fill_facts(struct dpt_node *node)
     (void)snprintf(facts->fingerprint, sizeof facts->fingerprint, "%s",
                    traits.order_open ? backend : node->fingerprint);
     (void)snprintf(facts->data_digest, sizeof facts->data_digest, "%s", node->data.used);
+    _Static_assert(sizeof config->cluster.rack == sizeof facts->rack, "it travels");
+    memcpy(facts->rack, config->cluster.rack, sizeof facts->rack);
     facts->spec = &node->spec;
     facts->n_ranks = (uint32_t)node->n_ranks;
     facts->incarnation = node->identity.incarnation;

@@ -50,13 +50,14 @@ void dpt_ctl_print_nodes(const Dpt__ControlReply *reply, bool further, FILE *out
     if (reply->n_nodes == 0 && !further)
         (void)fputs("no node is here\n", out);
     else if (!further)
-        (void)fprintf(out, "%-24s %-20s %-20s %-8s %5s %6s %10s %8s\n", "node", "run", "host",
-                      "state", "ranks", "first", "step", "heard s");
+        (void)fprintf(out, "%-24s %-20s %-20s %-12s %-8s %5s %6s %10s %8s\n", "node", "run", "host",
+                      "rack", "state", "ranks", "first", "step", "heard s");
     for (size_t i = 0; i < reply->n_nodes; i++) {
         const Dpt__NodeInfo *node = reply->nodes[i];
         char first[CELL_BYTES], step[CELL_BYTES];
-        (void)fprintf(out, "%-24s %-20s %-20s %-8s %5" PRIu32 " %6s %10s ", node->node, node->run,
-                      node->host_name[0] != '\0' ? node->host_name : "-", dpt_ctl_node_word(node),
+        (void)fprintf(out, "%-24s %-20s %-20s %-12s %-8s %5" PRIu32 " %6s %10s ", node->node,
+                      node->run, node->host_name[0] != '\0' ? node->host_name : "-",
+                      node->rack[0] != '\0' ? node->rack : "-", dpt_ctl_node_word(node),
                       node->n_ranks, cell(node->first_rank, first), cell(node->step, step));
         if (node->incarnation == 0 || node->role == DPT__NODE_ROLE__NODE_AWAITED)
             (void)fprintf(out, "%8s\n", "-");

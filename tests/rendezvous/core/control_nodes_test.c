@@ -120,10 +120,12 @@ static void allowed_node_has_its_run_named(void **state)
 static void nodes_list_has_all(void **state)
 {
     (void)state;
+    a.state.rack = "r1";
     start_trio_at_9();
     done(order(VERB(EVICT), "b"));
     done(order(VERB(NODES), ""));
     assert_int_equal(reply.n_nodes, 2); /* a, and b as denied */
+    assert_string_equal(reply_rack, "r1");
     assert_int_equal(reply.nodes_left, 0);
     done(order(VERB(RUNS), ""));
     assert_int_equal(reply.n_runs, 1);

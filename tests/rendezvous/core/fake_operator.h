@@ -10,6 +10,7 @@
 /* Of the last command. Only numbers may be read of the structs. */
 extern Dpt__ControlReply reply;
 extern char reply_text[DPT_PROTO_TEXT_BYTES], reply_run[DPT_PROTO_NAME_BYTES];
+extern char reply_rack[DPT_PROTO_NAME_BYTES]; /* of the first node of the list */
 extern Dpt__RunInfo run_info;
 
 /* What the server knows of the operator's machine. */

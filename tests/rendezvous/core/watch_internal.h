@@ -35,7 +35,7 @@ struct member {
 /* The part of a plan that must be the same for every node. */
 struct seat {
     bool known; /* a plan that was sent has it */
-    uint32_t position, host, node;
+    uint32_t position, rack, host, node;
     int32_t checkpoint_slot;
     bool takes_state, writes_log;
 };

@@ -74,13 +74,32 @@ static bool take(uint64_t *seen, uint32_t at)
     return fresh;
 }
 
+/* The ranks of a rack have adjacent positions, and so have those of a host in it and of a node. */
+static void check_runs(struct watch *watch, const Dpt__Plan *plan)
+{
+    const Dpt__PlanRank *at[DPT_MESH_MAX]; /* by position */
+    uint64_t racks[DPT_MESH_MAX / 64] = {0}, hosts[DPT_MESH_MAX / 64] = {0};
+    uint64_t nodes[DPT_MESH_MAX / 64] = {0};
+    const uint32_t world = plan->world_size - plan->guests;
+    for (uint32_t i = 0; i < world; i++)
+        at[plan->ranks[i]->position] = plan->ranks[i];
+    for (uint32_t i = 0; i < world; i++) {
+        const bool rack = i == 0 || at[i]->rack != at[i - 1]->rack;
+        const bool host = i == 0 || at[i]->host != at[i - 1]->host;
+        const bool node = i == 0 || at[i]->node != at[i - 1]->node;
+        if (at[i]->rack >= plan->n_hosts || (rack && !host) || (host && !node) ||
+            (rack && !take(racks, at[i]->rack)) || (host && !take(hosts, at[i]->host)) ||
+            (node && !take(nodes, at[i]->node)))
+            watch_broken(watch, "rank %u at position %u: rack %u, host %u, node %u are no runs",
+                         at[i]->rank, i, at[i]->rack, at[i]->host, at[i]->node);
+    }
+}
+
 static void check_seats(struct watch *watch, const Dpt__Plan *plan)
 {
     uint64_t positions[DPT_MESH_MAX / 64] = {0}, slots[DPT_MESH_MAX / 64] = {0};
     uint64_t hosts[DPT_MESH_MAX / 64] = {0};
-    uint64_t nodes[DPT_MESH_MAX / 64] = {0};
-    uint32_t host_of[DPT_MESH_MAX] = {0}, node_of[DPT_MESH_MAX] = {0};
-    uint32_t n_slots = 0, n_hosts = 0, n_runs = 0, n_nodes = 0, n_node_runs = 0, n_take = 0;
+    uint32_t n_slots = 0, n_hosts = 0, n_take = 0;
     const uint32_t world = plan->world_size - plan->guests;
     if (plan->guests >= plan->world_size || plan->n_ranks != plan->world_size ||
         !dpt_links_are_mesh(plan->world_size)) {
@@ -96,8 +115,7 @@ static void check_seats(struct watch *watch, const Dpt__Plan *plan)
                          (unsigned long long)plan->generation);
             return;
         }
-        host_of[rank->position] = rank->host;
-        node_of[rank->position] = rank->node;
+        n_hosts += take(hosts, rank->host);
         if (rank->checkpoint_slot >= 0) {
             n_slots++;
             if ((uint32_t)rank->checkpoint_slot >= plan->checkpoint_writers ||
@@ -112,17 +130,7 @@ static void check_seats(struct watch *watch, const Dpt__Plan *plan)
     if (n_take == plan->world_size)
         watch_broken(watch, "all %u ranks of generation %llu take state, and nobody has it", n_take,
                      (unsigned long long)plan->generation);
-    for (uint32_t i = 0; i < world; i++) {
-        n_runs += i == 0 || host_of[i] != host_of[i - 1];
-        n_node_runs += i == 0 || node_of[i] != node_of[i - 1];
-        n_hosts += take(hosts, host_of[i]);
-        n_nodes += take(nodes, node_of[i]);
-    }
-    if (n_runs != n_hosts || n_node_runs != n_nodes)
-        watch_broken(watch, "%u hosts in %u runs of positions, %u nodes in %u", n_hosts, n_runs,
-                     n_nodes, n_node_runs);
-    for (uint32_t i = world; i < plan->world_size; i++) /* guests may be of others */
-        n_hosts += take(hosts, host_of[i]);
+    check_runs(watch, plan);
     if (n_slots != plan->checkpoint_writers || n_hosts != plan->n_hosts)
         watch_broken(watch, "%u of %u checkpoint slots, %u of %u hosts", n_slots,
                      plan->checkpoint_writers, n_hosts, plan->n_hosts);
@@ -132,6 +140,7 @@ static struct seat seat_of(const Dpt__PlanRank *rank)
 {
     return (struct seat){.known = true,
                          .position = rank->position,
+                         .rack = rank->rack,
                          .host = rank->host,
                          .node = rank->node,
                          .takes_state = rank->takes_state,
@@ -141,9 +150,9 @@ static struct seat seat_of(const Dpt__PlanRank *rank)
 
 static bool same_seat(const struct seat *a, const struct seat *b)
 {
-    return a->position == b->position && a->host == b->host && a->node == b->node &&
-           a->takes_state == b->takes_state && a->checkpoint_slot == b->checkpoint_slot &&
-           a->writes_log == b->writes_log;
+    return a->position == b->position && a->rack == b->rack && a->host == b->host &&
+           a->node == b->node && a->takes_state == b->takes_state &&
+           a->checkpoint_slot == b->checkpoint_slot && a->writes_log == b->writes_log;
 }
 
 static void note_nonce(struct watch *watch, const Dpt__Plan *plan)

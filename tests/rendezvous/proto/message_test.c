@@ -342,6 +342,7 @@ static void test_agent_fields(void **state)
     SPOIL(AGENT, "secret", f.agent.secret.len++);
     SPOIL_EACH(AGENT, "host_name", f.agent.host_name, "\033[31m",
                (char *)text_of(DPT_PROTO_NAME_BYTES));
+    SPOIL_EACH(AGENT, "rack", f.agent.rack, "\033[31m", (char *)text_of(DPT_PROTO_NAME_BYTES));
 }
 
 /* Results of a rank for the log: printed, and read as numbers. */
@@ -424,6 +425,7 @@ static void test_plan_fields(void **state)
         SPOIL(kind, "out of order", f.plan_ranks[1].rank = 0);
         SPOIL(kind, "position", f.plan_ranks[1].position = 2);
         SPOIL(kind, "host", f.plan_ranks[1].host = 1);
+        SPOIL(kind, "rack", f.plan_ranks[1].rack = 1);
         SPOIL(kind, "local_rank", f.plan_ranks[0].local_rank = DPT_PROTO_RANKS_MAX);
         SPOIL(kind, "node", f.plan_ranks[0].node = 1);
         SPOIL(kind, "guests", f.plan.guests = 2);

@@ -27,7 +27,8 @@ static int setup_node(void **state)
     (void)snprintf(path, sizeof path, "%s/text.txt", dir);
     (void)snprintf(text, sizeof text,
                    "run: test\n"
-                   "cluster: {gpus_per_node: 3, threads: 2, timeout_s: 1.5, host_group: here}\n"
+                   "cluster: {gpus_per_node: 3, threads: 2, timeout_s: 1.5, host_group: here, "
+                   "rack: r1}\n"
                    "data: {kind: text, train: %s}\n"
                    "checkpoint: {dir: %s/checkpoints}\n"
                    "log: {dir: %s/log}\n",
@@ -164,6 +165,8 @@ static void test_from_the_server(void **state)
     assert_string_equal(ours->facts.log_dir_id, theirs->facts.log_dir_id);
     assert_int_equal(ours->n_ranks, 1);
     assert_string_equal(ours->config.cluster.host_group, "");
+    assert_string_equal(theirs->facts.rack, "r1");
+    assert_string_equal(ours->facts.rack, "");
     assert_string_not_equal(ours->facts.host, theirs->facts.host);
     dpt_node_destroy(&ours);
     set("cluster.gpus_per_node=2");
