@@ -11,15 +11,18 @@ static void deal(const struct sim *sim, struct group *group, const Dpt__Plan *pl
 {
     enum { RANKS_MAX = MACHINES_MAX * LOCALS_MAX };
     const int size = (int)(plan->world_size - plan->guests);
-    int rank_at[RANKS_MAX], host_at[RANKS_MAX], node_at[RANKS_MAX];
+    int rank_at[RANKS_MAX], rack_at[RANKS_MAX], host_at[RANKS_MAX], node_at[RANKS_MAX];
     for (int i = 0; i < size; i++) {
         const Dpt__PlanRank *rank = plan->ranks[i];
         rank_at[rank->position] = i;
+        rack_at[rank->position] = (int)rank->rack;
         host_at[rank->position] = (int)rank->host;
         node_at[rank->position] = (int)rank->node;
     }
-    const struct dpt_world world = {
-        .size = size, .host_of_position = host_at, .node_of_position = node_at};
+    const struct dpt_world world = {.size = size,
+                                    .host_of_position = host_at,
+                                    .node_of_position = node_at,
+                                    .rack_of_position = rack_at};
     const int shift = sim->profile.sharding == SHARDING_SHADOW ? dpt_shadow_shift(&world) : 0;
     for (int at = 0; at < size; at++) {
         const struct dpt_range node = dpt_world_node(&world, at);
@@ -287,6 +290,19 @@ static void all_arrived(struct sim *sim, struct group *group)
     }
 }
 
+/* The rank is in one rack of the plan with those members whose machines are in one with its own. */
+static void check_rack(struct sim *sim, const struct group *group, const struct proc *proc,
+                       const Dpt__Plan *plan)
+{
+    for (uint32_t i = 0; i < group->world; i++)
+        if (group->members[i] != NULL &&
+            (plan->ranks[i]->rack == plan->ranks[proc->rank]->rack) !=
+                (machine_rack(sim, group->members[i]->machine) == machine_rack(sim, proc->machine)))
+            sim_fail(sim, "generation %llu: ranks %u and %d have racks %u and %u",
+                     (unsigned long long)plan->generation, i, proc->rank, plan->ranks[i]->rack,
+                     plan->ranks[proc->rank]->rack);
+}
+
 void group_join(struct sim *sim, struct proc *proc, const Dpt__Plan *plan)
 {
     const Dpt__PlanRank *own = NULL;
@@ -318,6 +334,7 @@ void group_join(struct sim *sim, struct proc *proc, const Dpt__Plan *plan)
     proc->has_state = false;
     proc->stage = RS_BUILDING;
     group->members[own->rank] = proc;
+    check_rack(sim, group, proc, plan);
     settle_pending(sim, proc, plan);
     if (!own->takes_state)
         take_own_state(sim, proc, plan);

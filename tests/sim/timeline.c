@@ -10,7 +10,8 @@ enum { STEPS = 100, UNTIL_MS = 60 * 1000, LINE_BYTES = 1024, NEVER_MS = 1000 * 1
 
 struct scenario {
     const char *name;
-    int machines, min_nodes;
+    int machines, min_nodes, racks;
+    enum sharding sharding;
     int64_t late_ms;
     int n_faults;
     struct fault faults[4];
@@ -38,6 +39,17 @@ static const struct scenario scenarios[] = {
      .n_faults = 2,
      .faults = {{.at_ms = 3030, .kind = FAULT_KILL_AGENT, .machine = 1, .length_ms = NEVER_MS},
                 {.at_ms = 3300, .kind = FAULT_KILL_AGENT, .machine = 2, .length_ms = NEVER_MS}}},
+    /* All machines of a rack, on two hosts, die. The shadows of their shards are in the other. */
+    {.name = "rack-loss",
+     .machines = 8,
+     .min_nodes = 4,
+     .racks = 2,
+     .sharding = SHARDING_SHADOW,
+     .n_faults = 4,
+     .faults = {{.at_ms = 3030, .kind = FAULT_KILL_AGENT, .machine = 0, .length_ms = NEVER_MS},
+                {.at_ms = 3030, .kind = FAULT_KILL_AGENT, .machine = 1, .length_ms = NEVER_MS},
+                {.at_ms = 3030, .kind = FAULT_KILL_AGENT, .machine = 2, .length_ms = NEVER_MS},
+                {.at_ms = 3030, .kind = FAULT_KILL_AGENT, .machine = 3, .length_ms = NEVER_MS}}},
     {.name = "leave",
      .machines = 3,
      .min_nodes = 2,
@@ -136,6 +148,8 @@ static bool play_scenario(const struct scenario *scenario, FILE *out)
         .start_min_ms = 300,
         .start_max_ms = 400,
         .late_ms = scenario->late_ms,
+        .racks = scenario->racks,
+        .sharding = scenario->sharding,
         .bad_pair_a = -1,
         .bad_pair_b = -1,
         .has_journal = scenario->has_journal,

@@ -1,4 +1,4 @@
-/* Nodes, hosts and shadows of a world (world.h). */
+/* Nodes, hosts, racks and shadows of a world (world.h). */
 #include "worker/plan/world.h"
 
 #include "base/err.h"
@@ -48,20 +48,29 @@ struct dpt_range dpt_world_lanes(const struct dpt_world *world, struct dpt_range
     };
 }
 
+/* The number of positions whose entry differs from the entry `shift` positions after; of no list
+ * 0. */
+static int count_crossing(const struct dpt_world *world, const int *of_position, int shift)
+{
+    int n = 0;
+    for (int p = 0; of_position != NULL && p < world->size; p++)
+        n += of_position[p] != of_position[(p + shift) % world->size];
+    return n;
+}
+
+/* A shift of half of the positions, rounded down, has the largest number of all three kinds at
+ * once: no run of at most half of the positions has a position at that distance from another one,
+ * and of a larger run as many leave it as are outside. So the largest sum has them, too. */
 int dpt_shadow_shift(const struct dpt_world *world)
 {
-    int best = 0, most_nodes = 0, most_hosts = 0;
+    int best = 0, most = 0;
     for (int shift = 1; shift < world->size; shift++) {
-        int nodes = 0, hosts = 0;
-        for (int p = 0; p < world->size; p++) {
-            const int to = (p + shift) % world->size;
-            nodes += nodes_of(world)[p] != nodes_of(world)[to];
-            hosts += world->host_of_position[p] != world->host_of_position[to];
-        }
-        if (nodes > most_nodes || (nodes == most_nodes && hosts > most_hosts)) {
+        const int n = count_crossing(world, nodes_of(world), shift) +
+                      count_crossing(world, world->rack_of_position, shift) +
+                      count_crossing(world, world->host_of_position, shift);
+        if (n > most) {
             best = shift;
-            most_nodes = nodes;
-            most_hosts = hosts;
+            most = n;
         }
     }
     return best;

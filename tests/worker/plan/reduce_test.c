@@ -211,7 +211,7 @@ static void play_ranks(int lanes, int size, const int *hosts)
                 ranks[p] = ranks[other];
                 ranks[other] = kept;
             }
-        play_reduction(&(struct dpt_world){lanes, size, ranks, hosts, NULL});
+        play_reduction(&(struct dpt_world){lanes, size, ranks, hosts, NULL, NULL});
     }
 }
 
@@ -246,7 +246,7 @@ static void even_worlds_send_what_a_ring_does(void **state)
 {
     (void)state;
     const int ranks[] = {0, 1, 2, 3}, hosts[] = {0, 0, 0, 0};
-    const struct dpt_world w = {8, 4, ranks, hosts, NULL};
+    const struct dpt_world w = {8, 4, ranks, hosts, NULL, NULL};
     for (int r = 0; r < 4; r++) /* 2 (n - 1) / n of the vector, as a ring does */
         assert_true(dpt_reduce_bytes_sent(&w, 4096, 64, r, true, 4) == 2 * 3 * 1024 * 4);
 }

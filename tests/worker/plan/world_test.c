@@ -1,4 +1,4 @@
-/* Nodes and hosts of a world, and the places of shards' shadows. */
+/* Nodes, hosts and racks of a world, and the places of shards' shadows. */
 #include "worker/plan/world.h"
 
 #include <setjmp.h>
@@ -8,11 +8,11 @@
 #include <cmocka.h>
 #include <stdbool.h>
 
-enum { RANKS_MAX = 10 };
+enum { RANKS_MAX = 10, EVERY_MAX = 9 };
 
 struct layout {
     struct dpt_world world;
-    int host[RANKS_MAX], node[RANKS_MAX];
+    int host[RANKS_MAX], node[RANKS_MAX], rack[RANKS_MAX];
 };
 
 /* Nodes of these sizes; node i is on host on_host[i]. */
@@ -93,6 +93,95 @@ static void shadows_are_elsewhere(void **state)
         }
 }
 
+/* World number `number` of `size` ranks. Between two positions begins nothing, a node, a host or a
+ * rack. */
+static void make_numbered(struct layout *l, int size, int number)
+{
+    l->node[0] = l->host[0] = l->rack[0] = 0;
+    for (int p = 1; p < size; p++, number /= 4) {
+        l->node[p] = l->node[p - 1] + (number % 4 >= 1);
+        l->host[p] = l->host[p - 1] + (number % 4 >= 2);
+        l->rack[p] = l->rack[p - 1] + (number % 4 == 3);
+    }
+    l->world = (struct dpt_world){.lanes = RANKS_MAX,
+                                  .size = size,
+                                  .host_of_position = l->host,
+                                  .node_of_position = l->node,
+                                  .rack_of_position = l->rack};
+}
+
+static int shadows_elsewhere(const struct layout *l, int shift, const int *of_position)
+{
+    int n = 0;
+    for (int p = 0; p < l->world.size; p++)
+        n += of_position[p] != of_position[(p + shift) % l->world.size];
+    return n;
+}
+
+/* Each rack of at most half of the ranks may be lost: all of its shards have shadows outside. As
+ * many shadows as possible are in another rack, and on another host. */
+static void check_racks(const struct layout *l)
+{
+    const int *const kinds[] = {l->node, l->host, l->rack};
+    const int size = l->world.size, shift = dpt_shadow_shift(&l->world);
+    for (int kind = 0; kind < 3; kind++) {
+        const int most = 2 * (size - largest(l, kinds[kind]));
+        assert_int_equal(shadows_elsewhere(l, shift, kinds[kind]), most < size ? most : size);
+    }
+    for (int p = 0; p < size; p++) {
+        int in_rack = 0;
+        for (int k = 0; k < size; k++)
+            in_rack += l->rack[k] == l->rack[p];
+        const int holder = dpt_shadow_holder(&l->world, shift, p);
+        if (2 * in_rack <= size)
+            assert_true(holder >= 0 && l->rack[holder] != l->rack[p]);
+    }
+}
+
+/* Without racks: the first distance with the most nodes changed, of these the most hosts. */
+static void check_one_rack(struct layout *l)
+{
+    int best = 0, nodes = 0, hosts = 0;
+    for (int shift = 1; shift < l->world.size; shift++) {
+        const int n = shadows_elsewhere(l, shift, l->node),
+                  h = shadows_elsewhere(l, shift, l->host);
+        if (n > nodes || (n == nodes && h > hosts)) {
+            best = shift;
+            nodes = n;
+            hosts = h;
+        }
+    }
+    l->world.rack_of_position = NULL;
+    assert_int_equal(dpt_shadow_shift(&l->world), best);
+    for (int p = 0; p < l->world.size; p++)
+        l->rack[p] = 0;
+    l->world.rack_of_position = l->rack;
+    assert_int_equal(dpt_shadow_shift(&l->world), best);
+}
+
+static void every_world_survives_a_rack(void **state)
+{
+    (void)state;
+    for (int size = 1, worlds = 1; size <= EVERY_MAX; size++, worlds *= 4)
+        for (int number = 0; number < worlds; number++) {
+            struct layout l;
+            make_numbered(&l, size, number);
+            check_racks(&l);
+            check_one_rack(&l);
+        }
+}
+
+/* Two racks of two hosts: the smallest distance between hosts, 1, stays in the rack. */
+static void shadows_leave_the_rack(void **state)
+{
+    (void)state;
+    struct layout l;
+    make_numbered(&l, 4, 2 + 4 * 3 + 16 * 2);
+    assert_int_equal(dpt_shadow_shift(&l.world), 2);
+    l.world.rack_of_position = NULL;
+    assert_int_equal(dpt_shadow_shift(&l.world), 1);
+}
+
 static void one_node_has_no_shadows(void **state)
 {
     (void)state;
@@ -147,10 +236,9 @@ static void nodes_and_hosts_are_runs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shadows_are_elsewhere),
-        cmocka_unit_test(one_node_has_no_shadows),
-        cmocka_unit_test(nodes_come_before_hosts),
-        cmocka_unit_test(nodes_and_hosts_are_runs),
+        cmocka_unit_test(shadows_are_elsewhere),   cmocka_unit_test(every_world_survives_a_rack),
+        cmocka_unit_test(shadows_leave_the_rack),  cmocka_unit_test(one_node_has_no_shadows),
+        cmocka_unit_test(nodes_come_before_hosts), cmocka_unit_test(nodes_and_hosts_are_runs),
     };
     return cmocka_run_group_tests_name("world", tests, NULL, NULL);
 }

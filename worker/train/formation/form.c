@@ -41,9 +41,10 @@ static void fill_members(struct generation *g, const Dpt__Plan *plan)
     int n_peers = 0;
     for (size_t i = 0; i < plan->n_ranks; i++) {
         const Dpt__PlanRank *p = plan->ranks[i];
-        g->rank_of_position[p->position] = (int)p->rank;
-        g->host_of_position[p->position] = (int)p->host;
-        g->node_of_position[p->position] = (int)p->node;
+        g->of_position.rank[p->position] = (int)p->rank;
+        g->of_position.host[p->position] = (int)p->host;
+        g->of_position.node[p->position] = (int)p->node;
+        g->of_position.rack[p->position] = (int)p->rack;
         g->host_of_rank[p->rank] = (int)p->host;
         g->node_of_rank[p->rank] = (int)p->node;
         g->takes_state[p->rank] = p->takes_state;
@@ -108,9 +109,10 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan,
     DPT_TRY(generation_alloc(g, err));
     g->world = (struct dpt_world){.lanes = dpt_config_lanes_of(r->config, trainers),
                                   .size = trainers,
-                                  .rank_of_position = g->rank_of_position,
-                                  .host_of_position = g->host_of_position,
-                                  .node_of_position = g->node_of_position};
+                                  .rank_of_position = g->of_position.rank,
+                                  .host_of_position = g->of_position.host,
+                                  .node_of_position = g->of_position.node,
+                                  .rack_of_position = g->of_position.rack};
     fill_members(g, plan);
     divide_slots(r);
     return generation_alloc_gathered(g, err);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INT_LISTS = 5 };
+enum { INT_LISTS = 6 };
 
 enum dpt_status generation_alloc(struct generation *g, struct dpt_err *err)
 {
@@ -18,13 +18,14 @@ enum dpt_status generation_alloc(struct generation *g, struct dpt_err *err)
     g->takes_state = calloc(n, sizeof *g->takes_state);
     g->shards = calloc(n, sizeof *g->shards);
     g->writer_shards = calloc((size_t)g->checkpoint_writers + 1, sizeof *g->writer_shards);
-    g->rank_of_position = lists;
+    g->of_position.rank = lists;
     if (!lists || !g->peers || !g->takes_state || !g->shards || !g->writer_shards)
         return dpt_fail_nomem(err, "plan of generation %llu", (unsigned long long)g->number);
-    g->host_of_position = lists + n;
-    g->node_of_position = lists + 2 * n;
-    g->host_of_rank = lists + 3 * n;
-    g->node_of_rank = lists + 4 * n;
+    g->of_position.host = lists + n;
+    g->of_position.node = lists + 2 * n;
+    g->of_position.rack = lists + 3 * n;
+    g->host_of_rank = lists + 4 * n;
+    g->node_of_rank = lists + 5 * n;
     return DPT_OK;
 }
 
@@ -41,7 +42,7 @@ enum dpt_status generation_alloc_gathered(struct generation *g, struct dpt_err *
 
 void generation_free(struct generation *g)
 {
-    free(g->rank_of_position); /* the other lists of numbers are in the same memory */
+    free(g->of_position.rank); /* the other lists of numbers are in the same memory */
     free(g->peers);
     free(g->takes_state);
     free(g->shards);

@@ -17,11 +17,13 @@ struct generation {
     /* Too few nodes stay: the ranks save the held state and compute no step. */
     bool farewell;
     bool writes_log;
-    int *rank_of_position, *host_of_position, *node_of_position; /* [world_size] */
-    int *host_of_rank, *node_of_rank;                            /* [world_size] */
-    struct dpt_world world;                                      /* world of the ranks that train */
-    struct dpt_comm_peer *peers;                                 /* [world_size - 1] */
-    bool *takes_state;                                           /* [world_size], by rank */
+    struct generation_positions {
+        int *rank, *host, *node, *rack; /* [world_size] */
+    } of_position;
+    int *host_of_rank, *node_of_rank; /* [world_size] */
+    struct dpt_world world;           /* world of the ranks that train */
+    struct dpt_comm_peer *peers;      /* [world_size - 1] */
+    bool *takes_state;                /* [world_size], by rank */
     /* Slot -1: this rank writes no checkpoint. */
     int checkpoint_slot, checkpoint_writers;
     struct dpt_shard *shards;        /* [world_size] own shards of all ranks, by rank */
