@@ -6,8 +6,8 @@ import subprocess
 from cluster import program
 
 RACKS = {"a": "r1", "b": "r1", "c": None, "d": None}  # nodes without a rack are one rack, too
-SETS = {"train.steps": 150, "checkpoint.every_steps": 0, "cluster.nnodes": "2:4",
-        "strategy.name": "fsdp", "strategy.sharding": "full_shard"}
+SETS = {"train.steps": 150, "checkpoint.every_steps": 0, "cluster.nnodes": "2:4", "strategy.name": "fsdp",
+        "strategy.sharding": "full_shard"}
 
 
 def racks_listed(cluster):
@@ -22,7 +22,8 @@ def test_rack_dies(make_cluster, slow):
     state is lost. There is no checkpoint: a lost part would cost all steps."""
     calm = make_cluster("calm", sets=SETS)
     assert calm.start_worker("calm", nnodes=1, endpoint=False).wait(120 * slow) == 0
-    cluster = make_cluster(sets={**SETS, "strategy.redundancy": "shadow", "cluster.timeout_s": 3 * slow}, shared_dirs=True)
+    sets = {**SETS, "strategy.redundancy": "shadow", "cluster.timeout_s": 3 * slow}
+    cluster = make_cluster(sets=sets, shared_dirs=True)
     cluster.start_server()
     workers = {node: cluster.start_worker(node, sets={"cluster.host_group": node, "cluster.rack": rack or "null"})
                for node, rack in RACKS.items()}
