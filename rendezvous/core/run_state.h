@@ -30,13 +30,13 @@
 #include "rendezvous/core/orders.h"
 #include "rendezvous/core/outbox.h"
 #include "rendezvous/core/timing.h"
+#include "rendezvous/core/unhealthy.h"
 
 enum {
     DEPARTED_MAX = DPT_PROTO_NODES_MAX, /* removed incarnations that a run remembers */
     FORGOTTEN_MAX = 64,                 /* forgotten runs that are remembered by name */
-    LOSSES_MAX = 16,    /* lost ranks that are remembered to explain a missing shard */
-    EPOCHS_MAX = 64,    /* earlier servers of the journal that are remembered */
-    UNHEALTHY_MAX = 16, /* refused processes that are remembered, to record each once */
+    LOSSES_MAX = 16, /* lost ranks that are remembered to explain a missing shard */
+    EPOCHS_MAX = 64, /* earlier servers of the journal that are remembered */
     NODE_TEXT_BYTES = 2 * DPT_PROTO_NAME_BYTES + 64
 };
 
@@ -362,15 +362,6 @@ struct hearing {
 struct pace {
     unsigned overload; /* doublings */
     int64_t since_ms;  /* time of the last change of `overload` */
-};
-
-/* Processes that were refused last because of their health check. A process that repeats its
- * message before it ends causes one record. */
-struct unhealthy_list {
-    struct {
-        uint64_t id_hash, incarnation;
-    } ring[UNHEALTHY_MAX];
-    size_t n; /* number ever added to the ring */
 };
 
 /* Status answers of the present second. */
