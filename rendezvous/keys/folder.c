@@ -156,26 +156,38 @@ enum dpt_status dpt_key_folder_read(const struct dpt_key_folder *folder, const c
     return DPT_OK;
 }
 
+/* Writes the text into a new file of the folder with mode 0600. The caller renames the file to
+ * `path`, which messages name. */
+static enum dpt_status write_temporary(const struct dpt_key_folder *folder, const char *path,
+                                       const char *text, char ret_temporary[PATH_MAX],
+                                       struct dpt_err *err)
+{
+    const int n =
+        snprintf(ret_temporary, PATH_MAX, "%s/.new-%ld-XXXXXX", folder->path, (long)getpid());
+    if (n < 0 || n >= PATH_MAX)
+        return dpt_fail(err, DPT_ECONFIG, "the path of '%s' is too long", path);
+    const int fd = mkostemp(ret_temporary, O_CLOEXEC); /* mode 0600 */
+    if (fd < 0)
+        return dpt_fail(err, DPT_ECONFIG, "create a file in the key folder '%s': %s", folder->path,
+                        strerror(errno));
+    const enum dpt_status status =
+        dpt_fs_write_and_close(fd, text, strlen(text), ret_temporary, err);
+    if (status != DPT_OK)
+        (void)unlink(ret_temporary); /* the first error is reported */
+    return status;
+}
+
 /* Creates the file with the text and mode 0600, under its final name at once. *ret_created is
  * false if another process has created it before. */
 static enum dpt_status create_file(const struct dpt_key_folder *folder, const char *path,
                                    const char *text, bool *ret_created, struct dpt_err *err)
 {
     char temporary[PATH_MAX];
-    const int n =
-        snprintf(temporary, sizeof temporary, "%s/.new-%ld-XXXXXX", folder->path, (long)getpid());
-    if (n < 0 || (size_t)n >= sizeof temporary)
-        return dpt_fail(err, DPT_ECONFIG, "the path of '%s' is too long", path);
-    const int fd = mkostemp(temporary, O_CLOEXEC); /* mode 0600 */
-    if (fd < 0)
-        return dpt_fail(err, DPT_ECONFIG, "create a file in the key folder '%s': %s", folder->path,
-                        strerror(errno));
-    enum dpt_status status = dpt_fs_write_and_close(fd, text, strlen(text), temporary, err);
-    if (status == DPT_OK) {
-        *ret_created = link(temporary, path) == 0;
-        if (!*ret_created && errno != EEXIST)
-            status = dpt_fail(err, DPT_ECONFIG, "create '%s': %s", path, strerror(errno));
-    }
+    enum dpt_status status = DPT_OK;
+    DPT_TRY(write_temporary(folder, path, text, temporary, err));
+    *ret_created = link(temporary, path) == 0;
+    if (!*ret_created && errno != EEXIST)
+        status = dpt_fail(err, DPT_ECONFIG, "create '%s': %s", path, strerror(errno));
     (void)unlink(temporary); /* a file that stays does no harm */
     return status == DPT_OK ? dpt_fs_sync_dir(folder->path, err) : status;
 }
@@ -254,19 +266,12 @@ enum dpt_status dpt_key_folder_replace(const struct dpt_key_folder *folder, cons
 {
     char path[PATH_MAX], temporary[PATH_MAX];
     DPT_TRY(path_of(folder, name, path, err));
-    const int n =
-        snprintf(temporary, sizeof temporary, "%s/.new-%ld-XXXXXX", folder->path, (long)getpid());
-    if (n < 0 || (size_t)n >= sizeof temporary)
-        return dpt_fail(err, DPT_ECONFIG, "the path of '%s' is too long", path);
-    const int fd = mkostemp(temporary, O_CLOEXEC); /* mode 0600 */
-    if (fd < 0)
-        return dpt_fail(err, DPT_ECONFIG, "create a file in the key folder '%s': %s", folder->path,
-                        strerror(errno));
-    enum dpt_status status = dpt_fs_write_and_close(fd, text, strlen(text), temporary, err);
-    if (status == DPT_OK && rename(temporary, path) != 0)
-        status = dpt_fail(err, DPT_ECONFIG, "create '%s': %s", path, strerror(errno));
-    if (status != DPT_OK)
-        (void)unlink(temporary); /* the first error is reported */
+    DPT_TRY(write_temporary(folder, path, text, temporary, err));
+    if (rename(temporary, path) == 0)
+        return DPT_OK;
+    const enum dpt_status status =
+        dpt_fail(err, DPT_ECONFIG, "create '%s': %s", path, strerror(errno));
+    (void)unlink(temporary); /* the first error is reported */
     return status;
 }
 

@@ -192,6 +192,27 @@ static void file_gets_another_name_and_time(void **state)
     free(text);
 }
 
+/* The name is taken by a folder: nothing is written, and no temporary file stays. */
+static void failed_write_leaves_no_file(void **state)
+{
+    (void)state;
+    const struct dpt_key fresh = {{1}};
+    struct dpt_key key;
+    struct dpt_err err;
+    char path[256], **names = NULL;
+    size_t n = 0;
+    path_in("machines", path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(dpt_key_folder_replace(&folder, "machines", "x", &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "create '"));
+    assert_int_equal(dpt_key_folder_secret(&folder, "machine.key", &fresh, &key, &err), DPT_OK);
+    assert_int_equal(dpt_fs_list(keys, &names, &n, &err), DPT_OK);
+    assert_int_equal(n, 2);
+    assert_string_equal(names[0], "machine.key");
+    dpt_fs_list_free(&names, n);
+    assert_int_equal(rmdir(path), 0);
+}
+
 int main(void)
 {
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -199,7 +220,7 @@ int main(void)
         CASE(folder_is_of_its_user_alone),     CASE(folder_comes_from_environment),
         CASE(secret_is_written_once),          CASE(bad_key_files_are_refused),
         CASE(foreign_folder_is_refused),       CASE(lines_are_appended),
-        CASE(file_gets_another_name_and_time),
+        CASE(file_gets_another_name_and_time), CASE(failed_write_leaves_no_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
