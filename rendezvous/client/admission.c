@@ -57,8 +57,7 @@ enum dpt_status client_take_admission(struct dpt_client *client, struct dpt_err 
         return dpt_fail(err, DPT_EREFUSED, "the server at %s does not admit this machine: %s",
                         client_endpoint(client), answer.text);
     dpt_log(DPT_LOG_INFO, "the server at %s has admitted this machine", client_endpoint(client));
-    if (dpt_keyring_note_server(&client->keys, &client->keys.server, client_endpoint(client),
-                                &why) != DPT_OK)
+    if (dpt_keyring_note_server(&client->keys, client_endpoint(client), &why) != DPT_OK)
         dpt_log(DPT_LOG_WARN, "the server is not noted, so the next start needs the token: %s",
                 why.text);
     client->enrolling = false;
@@ -68,16 +67,31 @@ enum dpt_status client_take_admission(struct dpt_client *client, struct dpt_err 
 
 void client_handshake_failed(struct dpt_client *client)
 {
-    struct dpt_keyring *keys = &client->keys;
     client->failures++;
     client->failed_ms = client->last_tick_ms;
-    if (keys->open || !keys->has_other || client->swapped)
+    if (client->keys.open || !client->keys.has_next || client->swapped)
         return;
-    const struct dpt_key other = keys->other;
-    keys->other = keys->server;
-    keys->server = other;
     client->swapped = true;
     client_note_end(client); /* a later tick opens a socket with the other key */
+}
+
+void client_settle_server_key(struct dpt_client *client)
+{
+    struct dpt_keyring *keys = &client->keys;
+    const struct dpt_key earlier = keys->server;
+    struct dpt_err why;
+    client->ended = client->swapped = false;
+    if (!client->with_next)
+        return;
+    client->with_next = keys->has_next = false;
+    keys->server = keys->next;
+    dpt_log(DPT_LOG_INFO, "the server at %s has its new key; the earlier one is trusted no more",
+            client_endpoint(client));
+    if (dpt_keyring_retire(keys, &earlier, client_endpoint(client), &why) != DPT_OK)
+        dpt_log(DPT_LOG_WARN,
+                "the server's earlier key stays in the file 'servers', where a later start trusts "
+                "it: %s",
+                why.text);
 }
 
 bool client_take_next_key(struct dpt_client *client, const struct dpt_client_event *event)
@@ -87,14 +101,13 @@ bool client_take_next_key(struct dpt_client *client, const struct dpt_client_eve
     struct dpt_err why;
     if (keys->open || !dpt_next_key_decode(event->message, event->bytes, &key))
         return false;
-    const bool is_other = keys->has_other && dpt_key_equal(&key, &keys->other);
-    if (is_other || dpt_key_equal(&key, &keys->server))
+    const bool is_known = keys->has_next && dpt_key_equal(&key, &keys->next);
+    if (is_known || dpt_key_equal(&key, &keys->server))
         return true;
-    keys->has_other = true;
-    keys->other = key;
+    keys->has_next = true;
+    keys->next = key;
     dpt_log(DPT_LOG_INFO, "the server at %s changes its key soon", client_endpoint(client));
-    if (keys->source != DPT_SERVER_KEY_OF_FOLDER && /* which gets the key itself */
-        dpt_keyring_note_server(keys, &key, client_endpoint(client), &why) != DPT_OK)
+    if (dpt_keyring_note_next(keys, client_endpoint(client), &why) != DPT_OK)
         dpt_log(DPT_LOG_WARN,
                 "the server's next key is not noted, so a later start needs a new "
                 "token: %s",

@@ -195,6 +195,8 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
             continue;
         client->up = up;
         client->heard = client->heard || up;
+        if (up)
+            client_settle_server_key(client);
         if (client->enrolling) {
             if (up)
                 client_request_admission(client);

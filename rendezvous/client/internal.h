@@ -30,7 +30,8 @@ struct dpt_client {
     struct dpt_keyring keys;
     bool enrolling;    /* the socket has the key of the token */
     bool asked_token;  /* the token was tried */
-    bool swapped;      /* the other key of the server is for the next socket */
+    bool with_next;    /* the socket expects the server's next key */
+    bool swapped;      /* the next socket expects the other one of the server's two keys */
     bool ended;        /* the socket's session has ended: ZeroMQ makes no new connection ... */
     int64_t ended_ms;  /* ... since then */
     bool refused;      /* the server no longer admits this machine's key */
@@ -61,6 +62,9 @@ DPT_MUST_USE enum dpt_status client_receive(struct dpt_client *client, struct dp
 /* The handshake has failed without a word: a server with another key ends the connection so. If it
  * may have another key, that one is tried. */
 void client_handshake_failed(struct dpt_client *client);
+/* The connection stands, so the server has the key that the socket expects. If that is the next one,
+ * the earlier one is trusted no more. */
+void client_settle_server_key(struct dpt_client *client);
 /* True: the message announces the server's next key, which is kept for later. */
 bool client_take_next_key(struct dpt_client *client, const struct dpt_client_event *event);
 

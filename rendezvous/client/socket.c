@@ -84,7 +84,7 @@ static enum dpt_status set_keys(struct dpt_client *client, struct dpt_err *err)
     const struct {
         int option;
         const struct dpt_key *key;
-    } settings[] = {{ZMQ_CURVE_SERVERKEY, &keys->server},
+    } settings[] = {{ZMQ_CURVE_SERVERKEY, client->with_next ? &keys->next : &keys->server},
                     {ZMQ_CURVE_PUBLICKEY, &pair->public_key},
                     {ZMQ_CURVE_SECRETKEY, &pair->secret_key}};
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
@@ -156,6 +156,8 @@ void client_replace_socket(struct dpt_client *client)
 {
     struct dpt_err err;
     client_close_socket(client, 0);
+    if (client->swapped)
+        client->with_next = !client->with_next;
     client->ended = client->swapped = false;
     if (client_open_socket(client, &err) == DPT_OK)
         return;

@@ -1,19 +1,22 @@
 /* The key folder: who may read it, and its files. */
 #include "rendezvous/keys/folder.h"
 
+#include "base/clock.h"
 #include "base/fs.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 static const char secret_form[] = "dpt secret key 1\n";
-enum { OTHERS = S_IRWXG | S_IRWXO, LINE_BYTES_MAX = 1024, LOAD_TRIES = 3 };
+enum { OTHERS = S_IRWXG | S_IRWXO, LINE_BYTES_MAX = 1024, LOAD_TRIES = 3, LOCK_AGAIN_MS = 2 };
 
 /* ---- who may read it ---- */
 
@@ -287,4 +290,36 @@ enum dpt_status dpt_key_folder_rename(const struct dpt_key_folder *folder, const
     if (rename(from_path, to_path) != 0)
         return dpt_fail(err, DPT_ECONFIG, "rename '%s': %s", from_path, strerror(errno));
     return dpt_fs_sync_dir(folder->path, err);
+}
+
+/* ---- one process at a time ---- */
+
+enum dpt_status dpt_key_folder_lock(const struct dpt_key_folder *folder, int *ret_lock,
+                                    struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    const int64_t until_ms = dpt_now_ms() + DPT_KEY_FOLDER_LOCK_MS;
+    DPT_TRY(path_of(folder, "lock", path, err));
+    const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
+    if (fd < 0)
+        return dpt_fail(err, DPT_ECONFIG, "open '%s': %s", path, strerror(errno));
+    int failed = 0;
+    while ((failed = flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno) == EWOULDBLOCK &&
+           dpt_now_ms() < until_ms)
+        (void)poll(NULL, 0, LOCK_AGAIN_MS); /* holders write a file and go on */
+    if (failed == 0 || failed == ENOLCK || failed == ENOTSUP || failed == ENOSYS) {
+        *ret_lock = fd;
+        return DPT_OK;
+    }
+    (void)close(fd); /* nothing was written */
+    return dpt_fail(err, DPT_ECONFIG,
+                    failed == EWOULDBLOCK
+                        ? "'%s' is locked by another process of dpt%s: try again, or end that one"
+                        : "lock '%s': %s",
+                    path, failed == EWOULDBLOCK ? "" : strerror(failed));
+}
+
+void dpt_key_folder_unlock(int lock)
+{
+    (void)close(lock); /* which ends the lock; nothing was written */
 }

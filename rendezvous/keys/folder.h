@@ -8,7 +8,8 @@
  *     machines      keys that the server admits (admission.h)
  *     tokens        tokens by their public keys, and their uses (admission.h)
  *     token         the text of the newest token, to be printed again
- *     servers       keys of servers that have admitted this machine (keyring.h)
+ *     servers       keys of servers that have admitted this machine (servers.h)
+ *     lock          locked by a process that rewrites one of these files
  *
  * The folder is that of --key-dir, else $DPT_KEY_DIR, else ~/.dpt. A folder or file that other
  * users can read or write is refused. */
@@ -22,7 +23,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { DPT_KEY_FILE_BYTES_MAX = 8 * 1024 * 1024 };
+enum { DPT_KEY_FILE_BYTES_MAX = 8 * 1024 * 1024, DPT_KEY_FOLDER_LOCK_MS = 500 };
 
 struct dpt_key_folder {
     char path[PATH_MAX];
@@ -62,6 +63,14 @@ DPT_MUST_USE enum dpt_status dpt_key_folder_read(const struct dpt_key_folder *fo
 /* The present state of a file; all zero if it cannot be looked at. */
 struct dpt_key_file_state dpt_key_folder_state(const struct dpt_key_folder *folder,
                                                const char *name);
+
+/* Keeps other processes from changing the folder's files by what they have read before; without
+ * effect on a file system that has no locks. *ret_lock is for dpt_key_folder_unlock. Waits up to
+ * DPT_KEY_FOLDER_LOCK_MS. DPT_ECONFIG: another process has the lock for longer, or the file `lock`
+ * cannot be opened. */
+DPT_MUST_USE enum dpt_status dpt_key_folder_lock(const struct dpt_key_folder *folder, int *ret_lock,
+                                                 struct dpt_err *err);
+void dpt_key_folder_unlock(int lock);
 
 /* Gives a file another name, and takes the place of a file of that name. at_s > 0: sets its time of
  * modification first, in seconds since 1970. DPT_ECONFIG. */

@@ -1,11 +1,9 @@
 /* What a process needs to reach a server with keys: the server's public key, this machine's pair,
  * and the pair of a token if the machine may not be known there yet.
  *
- * The server's key comes from the token; else from the line of the endpoint in the file `servers`,
- * which has a line for each server that has admitted this machine and for each new key that such a
- * server has announced; else it is that of this key
- * folder, because the server then runs as the same user, on this machine or on one with the same
- * home folder. */
+ * The server's key comes from the token; else from the line of the endpoint in the file `servers`
+ * (servers.h); else it is that of this key folder, because the server then runs as the same user,
+ * on this machine or on one with the same home folder. */
 #ifndef DPT_RENDEZVOUS_KEYS_KEYRING_H
 #define DPT_RENDEZVOUS_KEYS_KEYRING_H
 
@@ -28,8 +26,8 @@ enum dpt_server_key_source {
 struct dpt_keyring {
     bool open;             /* the server has no keys; nothing else counts then */
     struct dpt_key server; /* public */
-    bool has_other;        /* the server changes its key, or has changed it: it may have `other` */
-    struct dpt_key other;
+    bool has_next;         /* the server has announced its next key, and may have changed to it */
+    struct dpt_key next;
     enum dpt_server_key_source source;
     struct dpt_key_pair machine;
     bool has_token;
@@ -59,9 +57,15 @@ DPT_MUST_USE enum dpt_status dpt_keyring_find(const struct dpt_key_folder *folde
                                               struct dpt_key_pair *ret, bool *ret_found,
                                               struct dpt_err *err);
 
-/* Notes in the key folder that the server at `endpoint` has this key, and admits this machine. */
+/* Note in the key folder, unless it needs no note: that the server at `endpoint` admits this
+ * machine and has the key `server`; that it has announced the key `next`; that it had the key
+ * `earlier` before, which is then trusted no more. */
 DPT_MUST_USE enum dpt_status dpt_keyring_note_server(const struct dpt_keyring *keys,
-                                                     const struct dpt_key *server,
                                                      const char *endpoint, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_keyring_note_next(const struct dpt_keyring *keys,
+                                                   const char *endpoint, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_keyring_retire(const struct dpt_keyring *keys,
+                                                const struct dpt_key *earlier, const char *endpoint,
+                                                struct dpt_err *err);
 
 #endif

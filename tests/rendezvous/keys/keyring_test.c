@@ -102,24 +102,52 @@ static void token_names_server_and_is_noted(void **state)
     assert_true(dpt_key_equal(&ring.server, &token.server));
     assert_int_equal(dpt_curve_pair(&secret_key, &pair, &err), DPT_OK);
     assert_memory_equal(&ring.token, &pair, sizeof pair);
-    assert_int_equal(dpt_keyring_note_server(&ring, &ring.server, "head:29500", &err), DPT_OK);
+    assert_int_equal(dpt_keyring_note_server(&ring, "head:29500", &err), DPT_OK);
     ring = load(token_text, "other-name:29500"); /* the machine is known there */
     assert_true(ring.has_token && !ring.enroll_first);
     ring = load(NULL, "head:29500"); /* no token is needed again */
-    assert_false(ring.has_token);
+    assert_false(ring.has_token || ring.has_next);
     assert_int_equal(ring.source, DPT_SERVER_KEY_NOTED);
     assert_true(dpt_key_equal(&ring.server, &token.server));
     assert_int_equal(load(NULL, "head:2950").source, DPT_SERVER_KEY_OF_FOLDER);
     struct dpt_keyring moved = load(NULL, "head:2950"); /* the server there was replaced */
-    assert_int_equal(dpt_keyring_note_server(&moved, &moved.server, "head:29500", &err), DPT_OK);
+    assert_int_equal(dpt_keyring_note_server(&moved, "head:29500", &err), DPT_OK);
     ring = load(NULL, "head:29500");
-    assert_true(dpt_key_equal(&ring.server, &moved.server));
-    assert_true(ring.has_other); /* or it changes its key */
-    assert_true(dpt_key_equal(&ring.other, &token.server));
-    ring = load(token_text, "head:29500"); /* a token of the earlier key still finds the server */
-    assert_true(dpt_key_equal(&ring.server, &token.server));
-    assert_true(ring.has_other && dpt_key_equal(&ring.other, &moved.server));
-    assert_false(load(token_text, "elsewhere:29500").has_other);
+    assert_true(dpt_key_equal(&ring.server, &moved.server) && !ring.has_next);
+}
+
+/* The server announces its next key, and changes to it: only that one is trusted then, also with
+ * the token of the earlier key. */
+static void changed_key_replaces_the_earlier_one(void **state)
+{
+    (void)state;
+    struct dpt_keyring ring = load(token_text, "head:29500"), later;
+    struct dpt_key_pair next;
+    struct dpt_err err;
+    assert_int_equal(dpt_curve_draw(&next, &err), DPT_OK);
+    assert_int_equal(dpt_keyring_note_server(&ring, "head:29500", &err), DPT_OK);
+    assert_int_equal(dpt_keyring_note_server(&ring, "10.0.0.1:29500", &err), DPT_OK);
+    ring.has_next = true;
+    ring.next = next.public_key;
+    assert_int_equal(dpt_keyring_note_next(&ring, "head:29500", &err), DPT_OK);
+    for (int i = 0; i < 2; i++) {
+        later = load(i == 0 ? NULL : token_text, "head:29500");
+        assert_true(dpt_key_equal(&later.server, &token.server));
+        assert_true(later.has_next && dpt_key_equal(&later.next, &next.public_key));
+    }
+    ring.server = next.public_key;
+    assert_int_equal(dpt_keyring_retire(&ring, &token.server, "head:29500", &err), DPT_OK);
+    static const char *const names[] = {"head:29500", "10.0.0.1:29500"};
+    for (int i = 0; i < 4; i++) {
+        later = load(i < 2 ? NULL : token_text, names[i % 2]);
+        assert_true(dpt_key_equal(&later.server, &next.public_key));
+        assert_false(later.has_next || later.enroll_first);
+        assert_int_equal(later.source, DPT_SERVER_KEY_NOTED);
+    }
+    ring.source = DPT_SERVER_KEY_OF_FOLDER; /* which needs no note */
+    assert_int_equal(dpt_keyring_note_next(&ring, "h:1", &err), DPT_OK);
+    assert_int_equal(dpt_keyring_retire(&ring, &token.server, "h:1", &err), DPT_OK);
+    assert_int_equal(load(NULL, "h:1").source, DPT_SERVER_KEY_OF_FOLDER);
 }
 
 static void next_key_of_the_folder_is_known(void **state)
@@ -129,13 +157,13 @@ static void next_key_of_the_folder_is_known(void **state)
     struct dpt_err err;
     bool found = true;
     struct dpt_keyring ring = load(NULL, "h:1");
-    assert_false(ring.has_other);
+    assert_false(ring.has_next);
     assert_int_equal(dpt_keyring_find(&ring.folder, DPT_KEYRING_NEXT_KEY, &next, &found, &err),
                      DPT_OK);
     assert_false(found); /* and none was drawn */
     assert_int_equal(dpt_keyring_pair(&ring.folder, DPT_KEYRING_NEXT_KEY, &next, &err), DPT_OK);
     ring = load(NULL, "h:1");
-    assert_true(ring.has_other && dpt_key_equal(&ring.other, &next.public_key));
+    assert_true(ring.has_next && dpt_key_equal(&ring.next, &next.public_key));
     assert_int_equal(dpt_key_folder_replace(&ring.folder, DPT_KEYRING_NEXT_KEY, "not a key", &err),
                      DPT_OK);
     expect_bad("", "holds no secret key");
@@ -167,11 +195,9 @@ int main(void)
 {
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        CASE(pairs_are_of_curve25519),
-        CASE(own_folder_without_token),
-        CASE(token_names_server_and_is_noted),
-        CASE(next_key_of_the_folder_is_known),
-        CASE(token_comes_from_file_or_environment),
+        CASE(pairs_are_of_curve25519),         CASE(own_folder_without_token),
+        CASE(token_names_server_and_is_noted), CASE(changed_key_replaces_the_earlier_one),
+        CASE(next_key_of_the_folder_is_known), CASE(token_comes_from_file_or_environment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

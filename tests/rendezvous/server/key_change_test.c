@@ -1,0 +1,91 @@
+/* The server's key changes while machines are connected. */
+#include "base/clock.h"
+#include "tests/rendezvous/server/keyed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+/* A server elsewhere with the present key of the server. */
+static void start_thief(struct test_server *thief)
+{
+    struct dpt_key_folder stolen;
+    struct dpt_err err;
+    static char path[160];
+    char *secret = NULL;
+    (void)snprintf(path, sizeof path, "%s/thief", keyed.dir);
+    assert_int_equal(dpt_key_folder_open(path, &stolen, &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_read(&keyed.folder, "server.key", &secret, NULL, &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_replace(&stolen, "server.key", secret, &err), DPT_OK);
+    free(secret);
+    transport_start_as(thief, (struct dpt_server_options){.key_dir = path});
+}
+
+/* Machines that were there are told the next key, and reach the server with it. From then on they do
+ * not talk to a thief of the earlier key. A machine that was not there needs a new token. */
+static void server_changes_its_key(void **state)
+{
+    (void)state;
+    struct test_server thief;
+    start_thief(&thief);
+    const struct dpt_issued_token token = keyed_issue(9, (int64_t)time(NULL));
+    struct dpt_keyring own = keyed_ring(keyed.head, NULL), b = keyed_ring(keyed.machine_b, token.text);
+    struct dpt_client *client = transport_start_client_with(keyed.server.port, &b);
+    struct dpt_err err;
+    char other[160], next[DPT_KEY_HEX_BYTES], earlier[DPT_KEY_HEX_BYTES];
+    dpt_key_hex(&own.server, earlier);
+    (void)transport_expect(client, DPT_CLIENT_UP);
+    (void)transport_exchange(client, "b");
+    assert_int_equal(keyed_count_lines_in(&b.folder, "servers", earlier), 1);
+    const int64_t now_s = (int64_t)time(NULL);
+    assert_int_equal(dpt_token_new_server_key(&keyed.folder, now_s, &err), DPT_OK);
+    assert_int_equal(dpt_token_new_server_key(&keyed.folder, now_s, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "waiting already"));
+    const struct dpt_keyring between = keyed_ring(keyed.head, NULL);
+    assert_true(between.has_next && !own.has_next);
+    dpt_key_hex(&between.next, next);
+    const int64_t end_ms = dpt_now_ms() + WAIT_MS;
+    while (keyed_count_lines_in(&b.folder, "servers", next) == 0 && dpt_now_ms() < end_ms) {
+        (void)transport_exchange(client, "b");
+        transport_wait(client, 20); /* a connection may send a message each millisecond */
+    }
+    assert_int_equal(keyed_count_lines_in(&b.folder, "servers", next), 1); /* it was told, and once */
+    (void)transport_expect(client, DPT_CLIENT_DOWN); /* the port is closed and opened again */
+    keyed_tick_until(client, NULL);
+    (void)transport_exchange(client, "b");
+    dpt_client_destroy(&client);
+    assert_int_equal(keyed_count_lines_in(&b.folder, "servers", earlier), 0);
+    assert_int_equal(keyed_count_lines_in(&b.folder, "servers", next), 1);
+    keyed_expect_served(&between);
+    const struct dpt_keyring later = keyed_ring(keyed.head, NULL), noted = keyed_ring(keyed.machine_b, NULL),
+                             with_token = keyed_ring(keyed.machine_b, token.text);
+    assert_true(dpt_key_equal(&later.server, &between.next) && !later.has_next);
+    assert_true(dpt_key_equal(&noted.server, &later.server));
+    keyed_expect_served(&later);
+    keyed_expect_served(&noted);
+    keyed_expect_served(&with_token); /* the command line keeps the token of the earlier key */
+    keyed_expect_why(&noted, thief.port, "another key than the file 'servers'");
+    keyed_expect_why(&with_token, thief.port, "another key than the file 'servers'");
+    transport_stop_server(&thief);
+    (void)snprintf(other, sizeof other, "%s/c", keyed.dir);
+    const struct dpt_keyring late = keyed_ring(other, token.text);
+    keyed_expect_why(&late, keyed.server.port, "another key than the token has");
+    const struct dpt_issued_token fresh = keyed_issue(9, (int64_t)time(NULL));
+    const struct dpt_keyring c = keyed_ring(other, fresh.text);
+    keyed_expect_served(&c);
+}
+
+int main(void)
+{
+#define CASE(test) cmocka_unit_test_setup_teardown(test, keyed_setup, keyed_teardown)
+    const struct CMUnitTest tests[] = {
+        CASE(server_changes_its_key),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
