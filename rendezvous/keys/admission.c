@@ -240,7 +240,7 @@ static bool parse_token(const struct line *line, struct dpt_admission_token *ret
 /* Tokens that a list is read into. */
 struct tokens {
     struct dpt_admission_token *items;
-    size_t n, room;
+    size_t n, room, most;
 };
 
 /* A use of a token that has left the list is ignored. */
@@ -262,11 +262,11 @@ static enum dpt_status take_token_line(struct tokens *tokens, const struct line 
                         "line %zu: expected 'token KEY RIGHT EXPIRES USES [RUN]' or 'used KEY "
                         "MACHINE'",
                         line->number);
-    if (tokens->n == DPT_ADMISSION_TOKENS_MAX)
+    if (tokens->n == tokens->most)
         return dpt_fail(err, DPT_ECONFIG,
-                        "line %zu: more than %d tokens: delete the lines of old "
+                        "line %zu: more than %zu tokens: delete the lines of old "
                         "ones",
-                        line->number, DPT_ADMISSION_TOKENS_MAX);
+                        line->number, tokens->most);
     if (find_token(tokens->items, tokens->n, &token.key) != NULL)
         return dpt_fail(err, DPT_ECONFIG, "line %zu: this token is listed twice", line->number);
     if (!dpt_array_reserve(&tokens->items, &tokens->room, tokens->n + 1, sizeof *tokens->items))
@@ -275,25 +275,56 @@ static enum dpt_status take_token_line(struct tokens *tokens, const struct line 
     return DPT_OK;
 }
 
-enum dpt_status dpt_admission_read_tokens(struct dpt_admission *admission, const char *text,
-                                          struct dpt_err *err)
+/* Reads at most tokens->most tokens into a list that is empty; frees it if that fails. */
+static enum dpt_status read_tokens(const char *text, struct tokens *tokens, struct dpt_err *err)
 {
-    struct tokens tokens = {0};
     struct line line = {0};
     enum dpt_status status = DPT_OK;
     while (*text != '\0' && status == DPT_OK) {
         if (!read_line(&text, &line))
             status = dpt_fail(err, DPT_ECONFIG, "line %zu: a word is too long", line.number);
         else if (line.n_words > 0)
-            status = take_token_line(&tokens, &line, err);
+            status = take_token_line(tokens, &line, err);
     }
-    if (status != DPT_OK) {
-        free(tokens.items);
-        return status;
-    }
+    if (status != DPT_OK)
+        free(tokens->items);
+    return status;
+}
+
+enum dpt_status dpt_admission_read_tokens(struct dpt_admission *admission, const char *text,
+                                          struct dpt_err *err)
+{
+    struct tokens tokens = {.most = DPT_ADMISSION_TOKENS_MAX};
+    DPT_TRY(read_tokens(text, &tokens, err));
     free(admission->tokens);
     admission->tokens = tokens.items;
     admission->n_tokens = tokens.n;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_admission_prune_tokens(const char *text, int64_t now_s, char *ret_text,
+                                           size_t *ret_n, struct dpt_err *err)
+{
+    struct tokens tokens = {.most = SIZE_MAX};
+    struct line line = {0};
+    DPT_TRY(read_tokens(text, &tokens, err));
+    *ret_n = 0;
+    while (*text != '\0') {
+        const char *from = text;
+        struct dpt_key key;
+        (void)read_line(&text, &line); /* every word fits, see above */
+        const struct dpt_admission_token *of =
+            line.n_words > 1 && is_key(line.words[1], &key)
+                ? find_token(tokens.items, tokens.n, &key)
+                : NULL;
+        if (line.n_words > 0 && (of == NULL || !dpt_admission_token_is_good(of, now_s)))
+            continue;
+        *ret_n += line.n_words > 0 && strcmp(line.words[0], "token") == 0;
+        memcpy(ret_text, from, (size_t)(text - from));
+        ret_text += text - from;
+    }
+    *ret_text = '\0';
+    free(tokens.items);
     return DPT_OK;
 }
 

@@ -91,12 +91,16 @@ static void print_token(FILE *out, const struct dpt_announce *announce)
 {
     char until[64];
     print_time(announce->token_expires_s, until, sizeof until);
-    (void)fprintf(out,
-                  "  The token admits %u more machine%s until %s, each once and for all. Another: "
-                  "dpt-rdzv --new-token\n"
-                  "  Processes with the key folder %s need no token.\n",
-                  announce->token_uses, announce->token_uses == 1 ? "" : "s", until,
-                  announce->key_folder);
+    if (announce->token_uses == 0)
+        (void)fprintf(out,
+                      "  TOKEN: one of those in the file 'tokens', which has as many as it may. "
+                      "Remove some, then make another: dpt-rdzv --new-token\n");
+    else
+        (void)fprintf(out,
+                      "  The token admits %u more machine%s until %s, each once and for all. "
+                      "Another: dpt-rdzv --new-token\n",
+                      announce->token_uses, announce->token_uses == 1 ? "" : "s", until);
+    (void)fprintf(out, "  Processes with the key folder %s need no token.\n", announce->key_folder);
 }
 
 void dpt_announce_print(const struct dpt_announce *announce, FILE *out)

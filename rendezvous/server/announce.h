@@ -21,7 +21,7 @@ struct dpt_announce {
     int port;
     bool anywhere;           /* bound to every address; `addresses` lists the machine's addresses */
     const char *token;       /* NULL: the server has no keys */
-    unsigned token_uses;     /* machines that the token still admits */
+    unsigned token_uses;     /* machines that the token still admits; 0: there is no token */
     int64_t token_expires_s; /* seconds since 1970 */
     const char *key_folder;
     struct dpt_announce_address addresses[DPT_ANNOUNCE_ADDRESSES_MAX];

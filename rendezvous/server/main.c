@@ -241,15 +241,22 @@ static enum dpt_status open_journal(const struct arguments *arguments, struct dp
     return DPT_OK;
 }
 
-/* Finds or makes the token that the server prints, before the server reads the list of tokens. */
+/* Finds or makes the token that the server prints, before the server reads the list of tokens. A
+ * full list is no reason not to serve: *ret then stays empty. */
 static enum dpt_status find_token(const struct arguments *arguments, struct dpt_issued_token *ret,
                                   struct dpt_err *err)
 {
     struct dpt_key_folder folder;
+    struct dpt_err why;
     if (arguments->server.open)
         return DPT_OK;
     DPT_TRY(dpt_key_folder_open(arguments->server.key_dir, &folder, err));
-    return dpt_token_current(&folder, &arguments->order, (int64_t)time(NULL), ret, err);
+    const enum dpt_status status =
+        dpt_token_current(&folder, &arguments->order, (int64_t)time(NULL), ret, &why);
+    if (status != DPT_EOVERFLOW)
+        return status == DPT_OK ? DPT_OK : dpt_pass(err, &why);
+    dpt_log(DPT_LOG_WARN, "%s", why.text);
+    return DPT_OK;
 }
 
 static enum dpt_status print_announcement(const struct dpt_server *server,
@@ -264,7 +271,7 @@ static enum dpt_status print_announcement(const struct dpt_server *server,
                                      options->address == NULL || strcmp(options->address, "*") == 0,
                                  .key_folder = dpt_server_keys(server)->folder.path};
     if (!options->open) {
-        facts.token = token->text;
+        facts.token = token->text[0] != '\0' ? token->text : "TOKEN";
         facts.token_uses = token->entry.uses - token->entry.used;
         facts.token_expires_s = token->entry.expires_s;
     }
@@ -337,7 +344,8 @@ int main(int argc, char **argv)
         return EXIT_OK;
     (void)fprintf(stderr, "dpt-rdzv: %s\n", err.text);
     return status == DPT_ECONFIG || status == DPT_EEXIST || status == DPT_EUNSUPPORTED ||
-                   status == DPT_ECORRUPT || status == DPT_EVERSION || status == DPT_ENOENT
+                   status == DPT_ECORRUPT || status == DPT_EVERSION || status == DPT_ENOENT ||
+                   status == DPT_EOVERFLOW
                ? EXIT_CONFIG
                : EXIT_BROKEN;
 }

@@ -17,14 +17,40 @@ static const char *run_of(const struct dpt_token_order *order)
     return order->run != NULL ? order->run : "";
 }
 
-enum dpt_status dpt_token_issue(const struct dpt_key_folder *folder,
-                                const struct dpt_token_order *order, int64_t now_s,
-                                struct dpt_issued_token *ret, struct dpt_err *err)
+/* Takes tokens out of the list that admit no machine any more. *ret_n: the others. */
+static enum dpt_status prune_list(const struct dpt_key_folder *folder, int64_t now_s, size_t *ret_n,
+                                  struct dpt_err *err)
+{
+    char *text = NULL;
+    DPT_TRY(dpt_key_folder_read(folder, list_name, &text, NULL, err));
+    char *pruned = malloc(strlen(text) + 1);
+    enum dpt_status status = DPT_OK;
+    if (pruned == NULL)
+        status = dpt_fail_nomem(err, "list of tokens");
+    else
+        status = dpt_wrap(err, dpt_admission_prune_tokens(text, now_s, pruned, ret_n, err),
+                          "'%s/%s'", folder->path, list_name);
+    if (status == DPT_OK && strcmp(text, pruned) != 0)
+        status = dpt_key_folder_replace(folder, list_name, pruned, err);
+    free(pruned);
+    free(text);
+    return status;
+}
+
+/* n: the number of tokens in the list. */
+static enum dpt_status issue_token(const struct dpt_key_folder *folder,
+                                   const struct dpt_token_order *order, size_t n, int64_t now_s,
+                                   struct dpt_issued_token *ret, struct dpt_err *err)
 {
     struct dpt_key_pair server, pair;
     struct dpt_token token;
     struct dpt_issued_token issued;
     char line[DPT_ADMISSION_LINE_BYTES];
+    if (n >= DPT_ADMISSION_TOKENS_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW,
+                        "no token is made: '%s/%s' has %zu tokens that are still good, and at most "
+                        "%d are kept: use one of them, or remove lines from that file",
+                        folder->path, list_name, n, DPT_ADMISSION_TOKENS_MAX);
     DPT_TRY(dpt_keyring_pair(folder, "server.key", &server, err));
     token.server = server.public_key;
     if (getrandom(token.secret, sizeof token.secret, 0) != (ssize_t)sizeof token.secret)
@@ -81,13 +107,40 @@ static enum dpt_status find_kept(const struct dpt_key_folder *folder,
     return dpt_wrap(err, status, "'%s/%s'", folder->path, list_name);
 }
 
+/* may_keep: the kept token serves, too. */
+static enum dpt_status find_or_issue(const struct dpt_key_folder *folder,
+                                     const struct dpt_token_order *order, bool may_keep,
+                                     int64_t now_s, struct dpt_issued_token *ret,
+                                     struct dpt_err *err)
+{
+    bool found = false;
+    size_t n = 0;
+    DPT_TRY(prune_list(folder, now_s, &n, err));
+    if (may_keep && n <= DPT_ADMISSION_TOKENS_MAX)
+        DPT_TRY(find_kept(folder, order, now_s, ret, &found, err));
+    return found ? DPT_OK : issue_token(folder, order, n, now_s, ret, err);
+}
+
+enum dpt_status dpt_token_issue(const struct dpt_key_folder *folder,
+                                const struct dpt_token_order *order, int64_t now_s,
+                                struct dpt_issued_token *ret, struct dpt_err *err)
+{
+    int lock = -1;
+    DPT_TRY(dpt_key_folder_lock(folder, &lock, err));
+    const enum dpt_status status = find_or_issue(folder, order, false, now_s, ret, err);
+    dpt_key_folder_unlock(lock);
+    return status;
+}
+
 enum dpt_status dpt_token_current(const struct dpt_key_folder *folder,
                                   const struct dpt_token_order *order, int64_t now_s,
                                   struct dpt_issued_token *ret, struct dpt_err *err)
 {
-    bool found = false;
-    DPT_TRY(find_kept(folder, order, now_s, ret, &found, err));
-    return found ? DPT_OK : dpt_token_issue(folder, order, now_s, ret, err);
+    int lock = -1;
+    DPT_TRY(dpt_key_folder_lock(folder, &lock, err));
+    const enum dpt_status status = find_or_issue(folder, order, true, now_s, ret, err);
+    dpt_key_folder_unlock(lock);
+    return status;
 }
 
 enum dpt_status dpt_token_new_server_key(const struct dpt_key_folder *folder, int64_t at_s,

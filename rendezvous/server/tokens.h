@@ -27,13 +27,14 @@ struct dpt_issued_token {
 };
 
 /* Makes a token, appends it to the list, and keeps its text for the server's screen. A running
- * server admits machines by it at once. now_s: seconds since 1970. */
+ * server admits machines by it at once. Tokens that admit no machine any more leave the list first.
+ * now_s: seconds since 1970. DPT_EOVERFLOW: DPT_ADMISSION_TOKENS_MAX tokens are still good. */
 DPT_MUST_USE enum dpt_status dpt_token_issue(const struct dpt_key_folder *folder,
                                              const struct dpt_token_order *order, int64_t now_s,
                                              struct dpt_issued_token *ret, struct dpt_err *err);
 
 /* The kept token, if it is of this server, gives the right of the order for the same run and admits
- * another machine; else makes one. */
+ * another machine; else makes one. Fails as dpt_token_issue. */
 DPT_MUST_USE enum dpt_status dpt_token_current(const struct dpt_key_folder *folder,
                                                const struct dpt_token_order *order, int64_t now_s,
                                                struct dpt_issued_token *ret, struct dpt_err *err);

@@ -105,6 +105,26 @@ static uint32_t use_token(const struct dpt_admission *list, struct dpt_admission
     return admitted;
 }
 
+/* A pruned list has the good tokens of the list, and is pruned. */
+static void prune(const char *text, const struct dpt_admission *list, int64_t now_s)
+{
+    struct dpt_admission left = {0};
+    struct dpt_err err = {.status = DPT_OK};
+    char *pruned = malloc(strlen(text) + 1), *again = malloc(strlen(text) + 1);
+    size_t n = 0, n_good = 0;
+    DPT_ASSERT(pruned != NULL && again != NULL);
+    DPT_ASSERT(dpt_admission_prune_tokens(text, now_s, pruned, &n, &err) == DPT_OK);
+    DPT_ASSERT(dpt_admission_read_tokens(&left, pruned, &err) == DPT_OK && left.n_tokens == n);
+    for (size_t i = 0; i < list->n_tokens; i++)
+        n_good += dpt_admission_token_is_good(&list->tokens[i], now_s);
+    DPT_ASSERT(n == n_good);
+    DPT_ASSERT(dpt_admission_prune_tokens(pruned, now_s, again, &n, &err) == DPT_OK);
+    DPT_ASSERT(strcmp(pruned, again) == 0);
+    dpt_admission_fini(&left);
+    free(pruned);
+    free(again);
+}
+
 static void tokens(const char *text, int64_t now_s)
 {
     struct dpt_admission list = {0};
@@ -113,6 +133,7 @@ static void tokens(const char *text, int64_t now_s)
         DPT_ASSERT(err.status == DPT_ECONFIG && list.n_tokens == 0);
         return;
     }
+    prune(text, &list, now_s);
     for (size_t i = 0; i < list.n_tokens && i < TOKENS_TRIED; i++) {
         struct dpt_admission_token *each = &list.tokens[i];
         const bool good = dpt_admission_token_is_good(each, now_s);

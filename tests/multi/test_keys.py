@@ -104,6 +104,23 @@ def test_bad_tokens(cluster, slow):
     assert worker.wait(30 * slow) == DENIED and "the token expired " in last_line(worker), worker.log()
 
 
+def test_many_tokens_stop_no_start(make_cluster):
+    """Tokens that admit nobody leave the list. With as many good ones as there may be none is made, and a server starts."""
+    cluster = make_cluster()
+    tokens = cluster.root / "head" / "tokens"
+    new_token(cluster)
+    tokens.write_text("".join(f"token {i:064x} define 1000 9\n" for i in range(1025)))
+    start_server(cluster)
+    assert len(tokens.read_text().splitlines()) == 1 and "The token admits 64 more machines" in cluster.server.log()
+    cluster.server.kill()
+    tokens.write_text("".join(f"token {i:064x} define 99999999999 9\n" for i in range(1024)))
+    code, out, err = rdzv("--new-token", "--key-dir", cluster.root / "head")
+    assert code == 2 and out == "" and len(err.splitlines()) == 1, err
+    assert "has 1024 tokens that are still good" in err and "remove lines" in err
+    cluster.restart_server(args=["--key-dir", cluster.root / "head"])
+    assert wait_until("the server prints its text", lambda: "TOKEN: one of those" in cluster.server.log(), 10)
+
+
 def test_join_only_machine(cluster, slow):
     join = new_token(cluster, "--join-only")
     b = start_worker(cluster, "b", join, nnodes=1)

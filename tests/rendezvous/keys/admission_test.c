@@ -203,6 +203,41 @@ static void lines_are_read_again(void **state)
     assert_int_equal(lists.tokens[0].uses, 64);
 }
 
+/* Tokens that have expired or are used up leave the list with their uses; the rest stays. */
+static void spent_tokens_are_pruned(void **state)
+{
+    (void)state;
+    static const char good[] = "# mine\n\ntoken " ONES " join 1000 2 my-run\nused " ONES " " THREES
+                               "\n";
+    char text[1024], pruned[1024];
+    struct dpt_err err;
+    size_t n = 9;
+    (void)snprintf(text, sizeof text,
+                   "token " TWOS " define 999 9\nused " TWOS " " ONES "\n%stoken " FOURS
+                   " join 1000 1\nused " FOURS " " THREES "\nused " THREES " " ONES "\n",
+                   good);
+    assert_int_equal(dpt_admission_prune_tokens(text, 999, pruned, &n, &err), DPT_OK);
+    assert_string_equal(pruned, good);
+    assert_int_equal(n, 1);
+    assert_int_equal(dpt_admission_prune_tokens(good, 1000, pruned, &n, &err), DPT_OK);
+    assert_string_equal(pruned, "# mine\n\n");
+    assert_int_equal(n, 0);
+    assert_int_equal(dpt_admission_prune_tokens("token x", 0, pruned, &n, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "line 1: expected 'token KEY"));
+    enum { N = 3 * DPT_ADMISSION_TOKENS_MAX, LINE = 6 + 64 + 12 };
+    char *many = malloc((size_t)N * LINE + 1), *less = malloc((size_t)N * LINE + 1), *at = many;
+    assert_true(many != NULL && less != NULL);
+    for (int i = 0; i < N; i++)
+        at += snprintf(at, LINE + 1, "token %064x join %d 1\n", (unsigned)i, i % 3 == 0 ? 9 : 7);
+    assert_int_equal(dpt_admission_read_tokens(&lists, many, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "more than 1024 tokens"));
+    assert_int_equal(dpt_admission_prune_tokens(many, 8, less, &n, &err), DPT_OK);
+    assert_int_equal(n, DPT_ADMISSION_TOKENS_MAX);
+    read_tokens(less);
+    free(many);
+    free(less);
+}
+
 /* A right for one run goes from the token to the machine. */
 static void right_may_be_for_one_run(void **state)
 {
@@ -242,6 +277,7 @@ int main(void)
         CASE(tokens_are_refused_with_reason),
         CASE(lines_are_read_again),
         CASE(right_may_be_for_one_run),
+        CASE(spent_tokens_are_pruned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

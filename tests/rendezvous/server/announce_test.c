@@ -59,6 +59,12 @@ static void commands_have_address_and_token(void **state)
     assert_non_null(strstr(text, "no address but localhost"));
     assert_non_null(strstr(text, "--rdzv-endpoint HEAD:29500"));
     assert_non_null(strstr(text, "admits 1 more machine until"));
+    keyed.token = "TOKEN"; /* the list of tokens is full */
+    keyed.token_uses = 0;
+    print_text(&keyed);
+    assert_non_null(strstr(text, "--rdzv-token TOKEN --config FILE"));
+    assert_non_null(strstr(text, "  TOKEN: one of those in the file 'tokens'"));
+    assert_null(strstr(text, "more machine"));
 }
 
 static void open_server_warns_first(void **state)
