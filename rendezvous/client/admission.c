@@ -7,7 +7,8 @@
 
 #include <unistd.h>
 
-enum dpt_status client_change_refused_key(struct dpt_client *client, struct dpt_err *err)
+enum dpt_status client_change_refused_key(struct dpt_client *client, bool spent,
+                                          struct dpt_err *err)
 {
     char hex[DPT_KEY_HEX_BYTES];
     if (client->was_up) { /* training goes on, as it does without a server */
@@ -17,18 +18,32 @@ enum dpt_status client_change_refused_key(struct dpt_client *client, struct dpt_
         client->refused = true;
         return DPT_OK;
     }
+    client->token_spent = client->token_spent || (client->enrolling && spent);
     if (client->enrolling || (client->keys.has_token && !client->asked_token)) {
         client->enrolling = !client->enrolling;
         client->asked_token = true;
         client_replace_socket(client);
         return DPT_OK;
     }
+    const char *token = client->token_spent
+                            ? ", and the token has expired or has admitted as many as it may"
+                        : client->asked_token ? ", nor the token"
+                                              : "";
     dpt_key_hex(&client->keys.machine.public_key, hex);
     return dpt_fail(err, DPT_EREFUSED,
                     "the server at %s does not admit this machine's key %.8s%s: give --rdzv-token "
                     "with a token that is on that server's screen, or that dpt-rdzv --new-token "
                     "makes there",
-                    client_endpoint(client), hex, client->asked_token ? ", nor the token" : "");
+                    client_endpoint(client), hex, token);
+}
+
+static void note_server(struct dpt_client *client)
+{
+    struct dpt_err why;
+    if (dpt_keyring_note_server(&client->keys, client_endpoint(client), &why) != DPT_OK)
+        dpt_log(DPT_LOG_WARN, "the server is not noted, so the next start needs the token: %s",
+                why.text);
+    client->keys.enroll_first = false;
 }
 
 void client_request_admission(struct dpt_client *client)
@@ -57,9 +72,7 @@ enum dpt_status client_take_admission(struct dpt_client *client, struct dpt_err 
         return dpt_fail(err, DPT_EREFUSED, "the server at %s does not admit this machine: %s",
                         client_endpoint(client), answer.text);
     dpt_log(DPT_LOG_INFO, "the server at %s has admitted this machine", client_endpoint(client));
-    if (dpt_keyring_note_server(&client->keys, client_endpoint(client), &why) != DPT_OK)
-        dpt_log(DPT_LOG_WARN, "the server is not noted, so the next start needs the token: %s",
-                why.text);
+    note_server(client);
     client->enrolling = false;
     client_replace_socket(client);
     return DPT_INPROGRESS;
@@ -75,14 +88,11 @@ void client_handshake_failed(struct dpt_client *client)
     client_note_end(client); /* a later tick opens a socket with the other key */
 }
 
-void client_settle_server_key(struct dpt_client *client)
+static void retire_server_key(struct dpt_client *client)
 {
     struct dpt_keyring *keys = &client->keys;
     const struct dpt_key earlier = keys->server;
     struct dpt_err why;
-    client->ended = client->swapped = false;
-    if (!client->with_next)
-        return;
     client->with_next = keys->has_next = false;
     keys->server = keys->next;
     dpt_log(DPT_LOG_INFO, "the server at %s has its new key; the earlier one is trusted no more",
@@ -92,6 +102,15 @@ void client_settle_server_key(struct dpt_client *client)
                 "the server's earlier key stays in the file 'servers', where a later start trusts "
                 "it: %s",
                 why.text);
+}
+
+void client_settle_keys(struct dpt_client *client)
+{
+    client->ended = client->swapped = false;
+    if (client->with_next)
+        retire_server_key(client);
+    if (!client->enrolling && client->keys.has_token && client->keys.enroll_first)
+        note_server(client);
 }
 
 bool client_take_next_key(struct dpt_client *client, const struct dpt_client_event *event)

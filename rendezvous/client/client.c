@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/parse.h"
+#include "rendezvous/keys/enroll.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -10,7 +11,6 @@
 #include <string.h>
 
 enum {
-    REFUSED = 400,     /* status of ZAP (ZeroMQ RFC 27): the server does not admit the key */
     GROUP_SOCKETS = 3, /* ZeroMQ sockets of a client, both ends of its monitor included */
     RETRY_MS = 500,    /* after a handshake that was refused */
     /* A server that ends or is overloaded may close a connection in its handshake, too. */
@@ -184,8 +184,9 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
             client_note_end(client);
         if (failed)
             client_handshake_failed(client);
-        if (number == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && value == REFUSED)
-            DPT_TRY(client_change_refused_key(client, err));
+        if (number == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH &&
+            (value == DPT_ENROLL_ZAP_UNKNOWN || value == DPT_ENROLL_ZAP_SPENT))
+            DPT_TRY(client_change_refused_key(client, value == DPT_ENROLL_ZAP_SPENT, err));
         if (client->socket == NULL)
             return DPT_INPROGRESS;
         if (failed || number == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
@@ -196,7 +197,7 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
         client->up = up;
         client->heard = client->heard || up;
         if (up)
-            client_settle_server_key(client);
+            client_settle_keys(client);
         if (client->enrolling) {
             if (up)
                 client_request_admission(client);

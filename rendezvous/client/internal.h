@@ -30,6 +30,7 @@ struct dpt_client {
     struct dpt_keyring keys;
     bool enrolling;    /* the socket has the key of the token */
     bool asked_token;  /* the token was tried */
+    bool token_spent;  /* ... and admits nobody any more */
     bool with_next;    /* the socket expects the server's next key */
     bool swapped;      /* the next socket expects the other one of the server's two keys */
     bool ended;        /* the socket's session has ended: ZeroMQ makes no new connection ... */
@@ -62,15 +63,17 @@ DPT_MUST_USE enum dpt_status client_receive(struct dpt_client *client, struct dp
 /* The handshake has failed without a word: a server with another key ends the connection so. If it
  * may have another key, that one is tried. */
 void client_handshake_failed(struct dpt_client *client);
-/* The connection stands, so the server has the key that the socket expects. If that is the next one,
- * the earlier one is trusted no more. */
-void client_settle_server_key(struct dpt_client *client);
+/* The connection stands, so the server has the key that the socket expects. If that is the next
+ * one, the earlier one is trusted no more. If the server knows this machine although it is not
+ * noted, it is noted. */
+void client_settle_keys(struct dpt_client *client);
 /* True: the message announces the server's next key, which is kept for later. */
 bool client_take_next_key(struct dpt_client *client, const struct dpt_client_event *event);
 
-/* The server has refused the key of the socket. A machine that has a token tries both keys: the
- * server may have forgotten the machine, or the token. DPT_ECONFIG: it admits none. */
-DPT_MUST_USE enum dpt_status client_change_refused_key(struct dpt_client *client,
+/* The server has refused the key of the socket; `spent`: as that of a spent token. A machine that
+ * has a token tries both keys: the server may have forgotten the machine, or the token.
+ * DPT_ECONFIG: it admits none. */
+DPT_MUST_USE enum dpt_status client_change_refused_key(struct dpt_client *client, bool spent,
                                                        struct dpt_err *err);
 /* Over a connection with the token's key. An answer that is lost is asked for again after
  * silence_ms, over a new socket. */

@@ -12,7 +12,8 @@
 enum { WORDS_MAX = 6, WORD_BYTES = 80, MACHINE_WORDS = 3, TOKEN_WORDS = 5 }; /* without RUN */
 #define EXPIRES_S_MAX INT64_C(100000000000)
 
-static const char *const right_texts[DPT_RIGHT_COUNT] = {"none", "deny", "token", "join", "define"};
+static const char *const right_texts[DPT_RIGHT_COUNT] = {"none",  "deny", "spent",
+                                                         "token", "join", "define"};
 
 const char *dpt_right_text(enum dpt_right right)
 {
@@ -345,13 +346,17 @@ bool dpt_admission_token_is_good(const struct dpt_admission_token *token, int64_
 
 /* ---- decisions ---- */
 
-enum dpt_right dpt_admission_right(const struct dpt_admission *admission, const struct dpt_key *key)
+enum dpt_right dpt_admission_right(const struct dpt_admission *admission, const struct dpt_key *key,
+                                   int64_t now_s)
 {
     const struct dpt_admitted_machine *machine = find_machine(admission, key);
     if (machine != NULL)
         return machine->right;
-    return find_token(admission->tokens, admission->n_tokens, key) != NULL ? DPT_RIGHT_TOKEN
-                                                                           : DPT_RIGHT_NONE;
+    const struct dpt_admission_token *token =
+        find_token(admission->tokens, admission->n_tokens, key);
+    if (token == NULL)
+        return DPT_RIGHT_NONE;
+    return dpt_admission_token_is_good(token, now_s) ? DPT_RIGHT_TOKEN : DPT_RIGHT_SPENT;
 }
 
 static void print_refusal(const struct dpt_admission *admission,
@@ -381,7 +386,7 @@ void dpt_admission_decide(const struct dpt_admission *admission, const struct dp
 {
     const struct dpt_admission_token *token =
         find_token(admission->tokens, admission->n_tokens, token_key);
-    const enum dpt_right right = dpt_admission_right(admission, &request->key);
+    const enum dpt_right right = dpt_admission_right(admission, &request->key, now_s);
     *ret = (struct dpt_admission_decision){0};
     if (right == DPT_RIGHT_JOIN || right == DPT_RIGHT_DEFINE) {
         ret->answer.admitted = true;

@@ -37,6 +37,7 @@ enum {
 enum dpt_right {
     DPT_RIGHT_NONE, /* the key is unknown */
     DPT_RIGHT_DENY,
+    DPT_RIGHT_SPENT, /* the key of a token that has expired or is used up: it may do nothing */
     DPT_RIGHT_TOKEN, /* the key of a token: it may ask to admit a machine's key */
     DPT_RIGHT_JOIN,
     DPT_RIGHT_DEFINE,
@@ -86,8 +87,9 @@ DPT_MUST_USE enum dpt_status dpt_admission_prune_tokens(const char *text, int64_
                                                         char *ret_text, size_t *ret_n,
                                                         struct dpt_err *err);
 
-enum dpt_right dpt_admission_right(const struct dpt_admission *admission,
-                                   const struct dpt_key *key);
+/* now_s: seconds since 1970. */
+enum dpt_right dpt_admission_right(const struct dpt_admission *admission, const struct dpt_key *key,
+                                   int64_t now_s);
 
 /* The only run of a machine; "": every run. Valid until the list changes. */
 const char *dpt_admission_run(const struct dpt_admission *admission, const struct dpt_key *key);

@@ -37,6 +37,13 @@ struct dpt_enroll_answer {
     char text[DPT_ENROLL_TEXT_BYTES]; /* not admitted: the reason, and what to do */
 };
 
+/* The status with which the server ends a handshake (ZAP, ZeroMQ RFC 27), and which libzmq passes
+ * on to the client. */
+enum {
+    DPT_ENROLL_ZAP_UNKNOWN = 400, /* the key is unknown or denied */
+    DPT_ENROLL_ZAP_SPENT = 500    /* the key is of a token that has expired or is used up */
+};
+
 /* Makes a name of at most 63 characters of A-Z, a-z, 0-9, '.', '_' and '-' from any text: other
  * characters become '-'. An empty text becomes "machine". */
 void dpt_enroll_name(const char *text, char ret[DPT_ENROLL_NAME_BYTES]);

@@ -66,6 +66,11 @@ static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
     return dpt_fail(err, DPT_EIO, "%s: %s", what, zmq_strerror(zmq_errno()));
 }
 
+static enum dpt_right right_now(const struct dpt_gate *gate, const struct dpt_key *key)
+{
+    return dpt_admission_right(&gate->admission, key, (int64_t)time(NULL));
+}
+
 /* ---- the files ---- */
 
 static enum dpt_status read_list(struct dpt_gate *gate, enum watched file, struct dpt_err *err)
@@ -90,7 +95,7 @@ static enum dpt_status read_machine_key(struct dpt_gate *gate, struct dpt_err *e
     const struct dpt_key *key = &gate->keys.machine.public_key;
     DPT_TRY(dpt_keyring_pair(folder, machine_name, &gate->keys.machine, err));
     gate->states[WATCHED_MACHINE_KEY] = dpt_key_folder_state(folder, machine_name);
-    if (dpt_admission_right(&gate->admission, key) != DPT_RIGHT_NONE)
+    if (right_now(gate, key) != DPT_RIGHT_NONE)
         return DPT_OK;
     (void)gethostname(host, sizeof host - 1);
     dpt_enroll_name(host, name);
@@ -278,7 +283,7 @@ static const char *plain_address(const char *address)
     return v4 ? address + sizeof mapped - 1 : address;
 }
 
-static void report_refused(struct dpt_gate *gate, const struct dpt_key *key,
+static void report_refused(struct dpt_gate *gate, const struct dpt_key *key, enum dpt_right right,
                            const struct part *address, int64_t now_ms)
 {
     char hex[DPT_KEY_HEX_BYTES], text[PART_BYTES + 1];
@@ -291,28 +296,30 @@ static void report_refused(struct dpt_gate *gate, const struct dpt_key *key,
     dpt_log(DPT_LOG_WARN,
             "refused %" PRIu64 " connection(s); the last: key %.8s from %s, which is %s",
             gate->refused, hex, plain_address(text),
-            dpt_admission_right(&gate->admission, key) == DPT_RIGHT_DENY
-                ? "denied in the list of machines"
-                : "of no machine in the list and of no token");
+            right == DPT_RIGHT_DENY    ? "denied in the list of machines"
+            : right == DPT_RIGHT_SPENT ? "of a token that has expired or is used up"
+                                       : "of no machine in the list and of no token");
     gate->refused = 0;
     gate->reported_ms = now_ms;
 }
 
-/* True: the key gets through. */
-static bool judge_handshake(struct dpt_gate *gate, const struct part *parts, int n,
-                            struct dpt_key *ret_key, int64_t now_ms)
+/* From DPT_RIGHT_TOKEN on the key gets through. */
+static enum dpt_right judge_handshake(struct dpt_gate *gate, const struct part *parts, int n,
+                                      struct dpt_key *ret_key, int64_t now_ms)
 {
     const struct part *key = &parts[PART_KEY], *mechanism = &parts[PART_MECHANISM];
     if (n != PARTS || mechanism->bytes != 5 || memcmp(mechanism->data, "CURVE", 5) != 0 ||
         key->bytes != DPT_KEY_BYTES)
-        return false;
+        return DPT_RIGHT_NONE;
     memcpy(ret_key->bytes, key->data, DPT_KEY_BYTES);
-    if (dpt_admission_right(&gate->admission, ret_key) == DPT_RIGHT_NONE)
+    enum dpt_right right = right_now(gate, ret_key);
+    if (right == DPT_RIGHT_NONE || right == DPT_RIGHT_SPENT) {
         reload_changed(gate); /* a token or a machine may have been added a moment ago */
-    if (dpt_admission_right(&gate->admission, ret_key) >= DPT_RIGHT_TOKEN)
-        return true;
-    report_refused(gate, ret_key, &parts[PART_ADDRESS], now_ms);
-    return false;
+        right = right_now(gate, ret_key);
+    }
+    if (right < DPT_RIGHT_TOKEN)
+        report_refused(gate, ret_key, right, &parts[PART_ADDRESS], now_ms);
+    return right;
 }
 
 /* Reads one question. *ret_n is the number of its parts; 0: there is none. A part that is too long
@@ -341,17 +348,25 @@ static enum dpt_status read_question(void *socket, struct part parts[PARTS], int
     return DPT_OK;
 }
 
-static enum dpt_status answer_question(void *socket, const struct part *id, const char *user_id,
-                                       struct dpt_err *err)
+/* key: that of the question. The status tells the owner of a spent token why it does not get
+ * through. */
+static enum dpt_status answer_question(void *socket, const struct part *id, enum dpt_right right,
+                                       const struct dpt_key *key, struct dpt_err *err)
 {
-    const bool accepted = user_id[0] != '\0';
+    char user_id[DPT_KEY_HEX_BYTES] = "", status[8] = "200";
+    const bool accepted = right >= DPT_RIGHT_TOKEN;
+    if (accepted)
+        dpt_key_hex(key, user_id);
+    else
+        (void)snprintf(status, sizeof status, "%d",
+                       right == DPT_RIGHT_SPENT ? DPT_ENROLL_ZAP_SPENT : DPT_ENROLL_ZAP_UNKNOWN);
     const struct {
         const void *data;
         size_t bytes;
     } parts[] = {{zap_version, sizeof zap_version - 1},
                  {id->data, id->bytes},
-                 {accepted ? "200" : "400", 3},
-                 {accepted ? "OK" : "unknown key", accepted ? 2 : 11},
+                 {status, 3},
+                 {accepted ? "OK" : "refused key", accepted ? 2 : 11},
                  {user_id, strlen(user_id)},
                  {"", 0}};
     enum { N = sizeof parts / sizeof parts[0] };
@@ -370,15 +385,13 @@ enum dpt_status dpt_gate_serve(struct dpt_gate *gate, int64_t now_ms, struct dpt
     }
     for (int i = 0; i < DPT_GATE_REQUESTS_MAX; i++) {
         struct part parts[PARTS] = {{.bytes = 0}};
-        struct dpt_key key;
-        char user_id[DPT_KEY_HEX_BYTES] = "";
+        struct dpt_key key = {{0}};
         int n = 0;
         DPT_TRY(read_question(gate->socket, parts, &n, err));
         if (n == 0)
             return DPT_OK;
-        if (judge_handshake(gate, parts, n, &key, now_ms))
-            dpt_key_hex(&key, user_id);
-        DPT_TRY(answer_question(gate->socket, &parts[PART_ID], user_id, err));
+        const enum dpt_right right = judge_handshake(gate, parts, n, &key, now_ms);
+        DPT_TRY(answer_question(gate->socket, &parts[PART_ID], right, &key, err));
     }
     return DPT_OK;
 }
@@ -391,7 +404,7 @@ void dpt_gate_judge(const struct dpt_gate *gate, const char *user_id, struct dpt
     if (user_id == NULL || strlen(user_id) != DPT_KEY_HEX_BYTES - 1 ||
         !dpt_key_parse(user_id, &ret->key))
         return;
-    ret->right = dpt_admission_right(&gate->admission, &ret->key);
+    ret->right = right_now(gate, &ret->key);
     ret->run = dpt_admission_run(&gate->admission, &ret->key);
 }
 
@@ -426,7 +439,7 @@ static void decide_request(struct dpt_gate *gate, const struct dpt_gate_peer *pe
     else if (decision.is_new)
         dpt_log(DPT_LOG_INFO, "machine %s (key %.8s) is admitted by a token, with the right %s",
                 request->name, hex,
-                dpt_right_text(dpt_admission_right(&gate->admission, &request->key)));
+                dpt_right_text(right_now(gate, &request->key)));
     *ret = decision.answer;
 }
 

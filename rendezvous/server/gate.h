@@ -57,7 +57,8 @@ DPT_MUST_USE enum dpt_status dpt_gate_serve(struct dpt_gate *gate, int64_t now_m
 
 /* The sender of a message. */
 struct dpt_gate_peer {
-    enum dpt_right right; /* TOKEN: only dpt_gate_enroll; JOIN, DEFINE: a machine; else: none */
+    enum dpt_right right; /* TOKEN: only dpt_gate_enroll; JOIN, DEFINE: a machine; SPENT: a token
+                              that admits nobody any more; else: none */
     struct dpt_key key;
     const char *run; /* the only one in which it may take part; "": every one. Valid until the lists
                         change */

@@ -156,7 +156,8 @@ static enum dpt_status read_monitor(struct dpt_server *server, struct dpt_err *e
             dpt_peers_connected(&server->peers, (int)value);
             struct in6_addr address;
             const bool known = dpt_newcomers_address((int)value, &address);
-            if (!dpt_newcomers_take(&server->newcomers, (int)value, known ? &address : NULL))
+            if (!dpt_newcomers_take(&server->newcomers, (int)value, known ? &address : NULL,
+                                    dpt_now_ms()))
                 dpt_newcomers_close(&server->newcomers, (int)value);
             continue;
         }
@@ -221,13 +222,15 @@ static bool let_in(struct dpt_server *server, uint64_t conn, zmq_msg_t *frame,
     if (server->gate == NULL)
         return true;
     dpt_gate_judge(server->gate, zmq_msg_gets(frame, "User-Id"), ret);
-    /* The token may have been revoked since the handshake. */
+    /* The token may have been revoked or spent since the handshake. */
+    const bool has_lapsed = ret->right == DPT_RIGHT_NONE || ret->right == DPT_RIGHT_SPENT;
     if (ret->right == DPT_RIGHT_TOKEN ||
-        (ret->right == DPT_RIGHT_NONE &&
-         dpt_enroll_is_request(zmq_msg_data(frame), zmq_msg_size(frame))))
+        (has_lapsed && dpt_enroll_is_request(zmq_msg_data(frame), zmq_msg_size(frame))))
         answer_enrolment(server, conn, frame, ret);
     else if (ret->right < DPT_RIGHT_TOKEN)
-        report_malformed(server, "its sender was removed from the list of machines");
+        report_malformed(server, ret->right == DPT_RIGHT_SPENT
+                                     ? "the token of its sender has expired or is used up"
+                                     : "its sender was removed from the list of machines");
     else
         tell_next_key(server, conn, zmq_msg_get(frame, ZMQ_SRCFD));
     return ret->right > DPT_RIGHT_TOKEN;
@@ -244,9 +247,9 @@ static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zm
     bool stands = dpt_peers_heard(&server->peers, fd, conn);
     const size_t bytes = zmq_msg_size(frame);
     const bool is_usual = DPT_MESSAGE_MEMORY_BYTES(bytes) <= sizeof server->decode_memory;
-    dpt_newcomers_heard(&server->newcomers, fd);
     if (!let_in(server, conn, frame, &peer))
         return DPT_OK;
+    dpt_newcomers_heard(&server->newcomers, fd);
     Dpt__AgentState *message = NULL;
     struct dpt_err why;
     enum dpt_status status =

@@ -38,12 +38,13 @@ static struct company company_of(const struct dpt_newcomers *newcomers,
     return company;
 }
 
-bool dpt_newcomers_take(struct dpt_newcomers *newcomers, int fd, const struct in6_addr *address)
+bool dpt_newcomers_take(struct dpt_newcomers *newcomers, int fd, const struct in6_addr *address,
+                        int64_t now_ms)
 {
     if (!is_watched(fd))
         return false; /* more descriptors than the server watches */
     bool welcome = newcomers->n_new < DPT_NEWCOMERS_MAX;
-    struct dpt_connection connection = {.open = true};
+    struct dpt_connection connection = {.open = true, .since_ms = now_ms};
     if (address != NULL)
         connection.address = *address;
     if (!IN6_IS_ADDR_V4MAPPED(&connection.address) && !is_loopback(&connection.address))
@@ -135,7 +136,7 @@ void dpt_newcomers_look(struct dpt_newcomers *newcomers, int64_t now_ms)
         left--;
         const bool sent_much = received_bytes(fd) > DPT_NEWCOMER_BYTES_MAX &&
                                !company_of(newcomers, &each->address).heard;
-        if (sent_much && each->suspect)
+        if ((sent_much && each->suspect) || now_ms - each->since_ms >= DPT_NEWCOMER_MS)
             dpt_newcomers_close(newcomers, fd);
         each->suspect = sent_much;
     }

@@ -8,7 +8,9 @@
  *     new ones and no other (loopback may have more, and so may an address with a member: many
  *     machines may share it);
  *   - within two looks, if no connection of its address has sent a message and this one has sent
- *     more than DPT_NEWCOMER_BYTES_MAX bytes.
+ *     more than DPT_NEWCOMER_BYTES_MAX bytes;
+ *   - after DPT_NEWCOMER_MS, if no message of a machine that is admitted has come over it. So
+ * nobody keeps the connection of a token.
  *
  * A worker that is turned away tries again by itself. One thread. */
 #ifndef DPT_RENDEZVOUS_SERVER_NEWCOMERS_H
@@ -26,11 +28,13 @@ enum {
     DPT_NEWCOMERS_MAX = 16384,
     DPT_NEWCOMERS_OF_ADDRESS = 64,
     DPT_NEWCOMER_BYTES_MAX = 64 * 1024,
+    DPT_NEWCOMER_MS = 30000, /* a handshake may take 10 s of it */
     DPT_NEWCOMERS_LOOK_MS = 250
 };
 
 struct dpt_connection {
     struct in6_addr address; /* IPv4 as ::ffff:a.b.c.d; of another IPv6 address its network (/64) */
+    int64_t since_ms;
     bool open, heard;
     bool suspect; /* it had sent too much at the last look */
 };
@@ -45,10 +49,10 @@ struct dpt_newcomers {
 };
 
 /* The monitor reported that `fd` was accepted from this address (NULL: not known). False: the
- * caller closes it. */
+ * caller closes it. now_ms: monotonic. */
 DPT_MUST_USE bool dpt_newcomers_take(struct dpt_newcomers *newcomers, int fd,
-                                     const struct in6_addr *address);
-/* A message came over `fd`. */
+                                     const struct in6_addr *address, int64_t now_ms);
+/* A message of a machine that is admitted came over `fd`. */
 void dpt_newcomers_heard(struct dpt_newcomers *newcomers, int fd);
 /* The monitor reported that `fd` is closed. */
 void dpt_newcomers_gone(struct dpt_newcomers *newcomers, int fd);
@@ -57,8 +61,8 @@ void dpt_newcomers_gone(struct dpt_newcomers *newcomers, int fd);
 bool dpt_newcomers_address(int fd, struct in6_addr *ret);
 /* Ends the connection; the monitor reports its end later. */
 void dpt_newcomers_close(struct dpt_newcomers *newcomers, int fd);
-/* Every DPT_NEWCOMERS_LOOK_MS: closes newcomers that have sent too much. To be called when all
- * messages and monitor events that have arrived are read. now_ms: monotonic. */
+/* Every DPT_NEWCOMERS_LOOK_MS: closes newcomers that have sent too much or are too old. To be
+ * called when all messages and monitor events that have arrived are read. now_ms: monotonic. */
 void dpt_newcomers_look(struct dpt_newcomers *newcomers, int64_t now_ms);
 
 #endif

@@ -76,7 +76,7 @@ static void machines(const char *text)
     }
     for (size_t i = 0; i < list.n_machines; i++) {
         const struct dpt_admitted_machine *each = &list.machines[i];
-        DPT_ASSERT(dpt_admission_right(&list, &each->key) == each->right);
+        DPT_ASSERT(dpt_admission_right(&list, &each->key, 0) == each->right);
         DPT_ASSERT(strcmp(dpt_admission_name(&list, &each->key), each->name) == 0);
         DPT_ASSERT(i == 0 || memcmp(each[-1].key.bytes, each->key.bytes, DPT_KEY_BYTES) < 0);
     }
@@ -94,7 +94,7 @@ static uint32_t use_token(const struct dpt_admission *list, struct dpt_admission
         struct dpt_admission_decision decision;
         struct dpt_enroll_request asks = {.name = "fuzz"};
         memset(asks.key.bytes, (int)(i + 1), sizeof asks.key.bytes);
-        if (dpt_admission_right(list, &asks.key) != DPT_RIGHT_NONE)
+        if (dpt_admission_right(list, &asks.key, now_s) != DPT_RIGHT_NONE)
             continue; /* it is the key of a token */
         ++*ret_asked;
         dpt_admission_decide(list, &token_->key, &asks, now_s, &decision);

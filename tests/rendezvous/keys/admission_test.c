@@ -37,7 +37,7 @@ static struct dpt_key key_of(uint8_t digit)
 static enum dpt_right right_of(uint8_t digit)
 {
     const struct dpt_key key = key_of(digit);
-    return dpt_admission_right(&lists, &key);
+    return dpt_admission_right(&lists, &key, 8);
 }
 
 static void read_machines(const char *text)
@@ -172,6 +172,13 @@ static void token_admits_each_machine_once(void **state)
     read_tokens("token " FOURS " join 1000 2\nused " FOURS " " ONES "\nused " FOURS " " TWOS "\n");
     expect_refused(4, 3, 999, "the token is used up (it admits 2 machines)");
     assert_false(dpt_admission_token_is_good(&lists.tokens[0], 999));
+    assert_int_equal(right_of(4), DPT_RIGHT_SPENT); /* used up */
+    read_tokens("token " FOURS " join 9 1\n");
+    assert_int_equal(right_of(4), DPT_RIGHT_TOKEN);
+    read_tokens("token " FOURS " join 8 1\n");
+    assert_int_equal(right_of(4), DPT_RIGHT_SPENT); /* expired */
+    assert_string_equal(dpt_right_text(DPT_RIGHT_SPENT), "spent");
+    assert_string_equal(dpt_right_text(DPT_RIGHT_DEFINE), "define");
 }
 
 static void tokens_are_refused_with_reason(void **state)
@@ -207,8 +214,8 @@ static void lines_are_read_again(void **state)
 static void spent_tokens_are_pruned(void **state)
 {
     (void)state;
-    static const char good[] = "# mine\n\ntoken " ONES " join 1000 2 my-run\nused " ONES " " THREES
-                               "\n";
+    static const char good[] =
+        "# mine\n\ntoken " ONES " join 1000 2 my-run\nused " ONES " " THREES "\n";
     char text[1024], pruned[1024];
     struct dpt_err err;
     size_t n = 9;

@@ -56,7 +56,7 @@ static void token_admits_once_and_for_all(void **state)
     assert_int_equal(keyed_count_lines("tokens", "used "), 1);
     (void)snprintf(other, sizeof other, "%s/c", keyed.dir);
     ring = keyed_ring(other, token.text);
-    keyed_expect_refused(&ring, "the token is used up (it admits 1 machine)");
+    keyed_expect_refused(&ring, "has admitted as many as it may");
 }
 
 static void expired_token_says_so(void **state)
@@ -64,8 +64,41 @@ static void expired_token_says_so(void **state)
     (void)state;
     const struct dpt_issued_token token = keyed_issue(9, (int64_t)time(NULL) - 2 * 3600);
     const struct dpt_keyring ring = keyed_ring(keyed.machine_b, token.text);
-    keyed_expect_refused(&ring, "the token expired 36");
+    struct dpt_keyring holder = ring;
+    keyed_expect_refused(&ring, "the token has expired");
+    holder.machine = ring.token; /* it gets through no handshake */
+    holder.has_token = holder.enroll_first = false;
+    keyed_expect_refused(&holder, "does not admit this machine's key");
     assert_int_equal(keyed_count_lines("machines", "define "), 1);
+}
+
+/* A connection that was made before its token expired admits nobody. */
+static void token_expires_while_a_connection_stands(void **state)
+{
+    (void)state;
+    const struct dpt_issued_token token = keyed_issue(9, (int64_t)time(NULL));
+    struct dpt_admission_token expired = token.entry;
+    struct dpt_keyring ring = keyed_ring(keyed.machine_b, token.text);
+    struct dpt_enroll_request request = {.key = ring.machine.public_key, .name = "b"};
+    struct dpt_enroll_answer answer;
+    char line[DPT_ADMISSION_LINE_BYTES];
+    uint8_t message[DPT_ENROLL_MESSAGE_BYTES_MAX];
+    struct dpt_err err;
+    ring.machine = ring.token;
+    ring.has_token = ring.enroll_first = false;
+    struct dpt_client *client = transport_start_client_with(keyed.server.port, &ring);
+    (void)transport_expect(client, DPT_CLIENT_UP);
+    expired.expires_s = 1000;
+    dpt_admission_print_token(&expired, line);
+    assert_int_equal(dpt_key_folder_replace(&keyed.folder, "tokens", line, &err), DPT_OK);
+    keyed_make_server_look();
+    transport_send(client, message, dpt_enroll_request_encode(&request, message));
+    const struct dpt_client_event event = transport_expect(client, DPT_CLIENT_MESSAGE);
+    assert_int_equal(dpt_enroll_answer_decode(event.message, event.bytes, &answer, &err), DPT_OK);
+    assert_false(answer.admitted);
+    assert_non_null(strstr(answer.text, "the token expired "));
+    assert_int_equal(keyed_count_lines("machines", "define "), 1);
+    dpt_client_destroy(&client);
 }
 
 /* The server's list no longer has its token. */
@@ -300,6 +333,7 @@ int main(void)
         CASE(unknown_machine_is_refused),
         CASE(token_admits_once_and_for_all),
         CASE(expired_token_says_so),
+        CASE(token_expires_while_a_connection_stands),
         CASE(revoked_token_is_refused),
         CASE(forgotten_machine_shows_its_token),
         CASE(denied_machine_is_cut_off),

@@ -38,7 +38,7 @@ static struct in6_addr address_of(const char *text)
 static bool take(int fd, const char *text)
 {
     const struct in6_addr address = address_of(text);
-    return dpt_newcomers_take(newcomers, fd, &address);
+    return dpt_newcomers_take(newcomers, fd, &address, 0);
 }
 
 static void stranger_has_a_share(void **state)
@@ -98,8 +98,9 @@ static void odd_descriptors(void **state)
     assert_false(take(DPT_PEERS_FDS_MAX, "::1"));
     dpt_newcomers_heard(newcomers, DPT_PEERS_FDS_MAX);
     dpt_newcomers_gone(newcomers, -1);
-    assert_true(dpt_newcomers_take(newcomers, 5, NULL)); /* the peer was gone before it was asked */
-    assert_true(take(5, "::1"));                         /* its end was not reported */
+    assert_true(
+        dpt_newcomers_take(newcomers, 5, NULL, 0)); /* the peer was gone before it was asked */
+    assert_true(take(5, "::1"));                    /* its end was not reported */
     assert_int_equal(newcomers->n_new, 1);
 }
 
@@ -127,7 +128,7 @@ static bool take_real(int fd)
     struct in6_addr address, expected = address_of("::ffff:127.0.0.1");
     assert_true(dpt_newcomers_address(fd, &address));
     assert_memory_equal(&address, &expected, sizeof address);
-    return dpt_newcomers_take(newcomers, fd, &address);
+    return dpt_newcomers_take(newcomers, fd, &address, 100000);
 }
 
 static void send_and_receive(const int pair[2], size_t bytes)
@@ -173,6 +174,30 @@ static void newcomer_that_sends_much_is_closed(void **state)
     assert_false(dpt_newcomers_address(little[1], &address));
 }
 
+/* No machine that is admitted speaks over it, and so it is closed, with a member at its address
+ * too. */
+static void newcomer_without_a_machine_is_closed(void **state)
+{
+    (void)state;
+    int token[2], member[2];
+    char byte;
+    int64_t now_ms = 100000;
+    connect_pair(token);
+    connect_pair(member);
+    assert_true(take_real(token[1]) && take_real(member[1]));
+    dpt_newcomers_heard(newcomers, member[1]);
+    dpt_newcomers_look(newcomers, now_ms += DPT_NEWCOMER_MS - 1);
+    assert_int_equal(newcomers->n_closed, 0);
+    dpt_newcomers_look(newcomers, now_ms + DPT_NEWCOMERS_LOOK_MS);
+    assert_int_equal(newcomers->n_closed, 1);
+    assert_int_equal(recv(token[0], &byte, 1, 0), 0); /* the end */
+    assert_int_equal(recv(member[0], &byte, 1, MSG_DONTWAIT), -1);
+    for (int i = 0; i < 2; i++) {
+        close(token[i]);
+        close(member[i]);
+    }
+}
+
 int main(void)
 {
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -182,6 +207,7 @@ int main(void)
         CASE(loopback_is_bounded_by_the_total),
         CASE(odd_descriptors),
         CASE(newcomer_that_sends_much_is_closed),
+        CASE(newcomer_without_a_machine_is_closed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
