@@ -179,3 +179,12 @@ void dpt_log(enum dpt_log_level level, const char *fmt, ...)
     dpt_log_repeat(atomic_load(&sink_fd), line.text, line.used);
     errno = saved_errno;
 }
+
+uint64_t dpt_log_bound(struct dpt_log_bound *bound, int64_t now_ms)
+{
+    const uint64_t n = ++bound->n;
+    if (bound->line_ms != 0 && now_ms - bound->line_ms < DPT_LOG_BOUND_MS)
+        return 0;
+    *bound = (struct dpt_log_bound){.line_ms = now_ms};
+    return n;
+}

@@ -1,6 +1,7 @@
 /* Judges handshakes and senders by the lists of the key folder. */
 #include "rendezvous/server/gate.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "rendezvous/keys/curve.h"
 
@@ -13,7 +14,6 @@
 #include <zmq.h>
 
 enum {
-    REPORT_EVERY_MS = 1000,
     NS_PER_S = 1000 * 1000 * 1000,
     PARTS_MAX = 16, /* parts of a question that are read */
     PART_BYTES = 256,
@@ -52,8 +52,7 @@ struct dpt_gate {
     struct dpt_admission admission;
     struct dpt_key_file_state states[WATCHED_COUNT];
     int64_t looked_ms; /* when the files were last looked at; 0: never */
-    uint64_t refused;  /* handshakes since the last line about them */
-    int64_t reported_ms;
+    struct dpt_log_bound refused, not_admitted; /* handshakes; requests */
 };
 
 struct part {
@@ -287,20 +286,18 @@ static void report_refused(struct dpt_gate *gate, const struct dpt_key *key, enu
                            const struct part *address, int64_t now_ms)
 {
     char hex[DPT_KEY_HEX_BYTES], text[PART_BYTES + 1];
-    gate->refused++;
-    if (gate->reported_ms != 0 && now_ms - gate->reported_ms < REPORT_EVERY_MS)
+    const uint64_t n = dpt_log_bound(&gate->refused, now_ms);
+    if (n == 0)
         return;
     dpt_key_hex(key, hex);
     memcpy(text, address->data, address->bytes);
     text[address->bytes] = '\0';
     dpt_log(DPT_LOG_WARN,
             "refused %" PRIu64 " connection(s); the last: key %.8s from %s, which is %s",
-            gate->refused, hex, plain_address(text),
+            n, hex, plain_address(text),
             right == DPT_RIGHT_DENY    ? "denied in the list of machines"
             : right == DPT_RIGHT_SPENT ? "of a token that has expired or is used up"
                                        : "of no machine in the list and of no token");
-    gate->refused = 0;
-    gate->reported_ms = now_ms;
 }
 
 /* From DPT_RIGHT_TOKEN on the key gets through. */
@@ -420,6 +417,20 @@ static enum dpt_status note_machine(struct dpt_gate *gate,
     return read_list(gate, WATCHED_MACHINES, err);
 }
 
+/* An owner of a token can ask as often as a connection may send. */
+static void report_not_admitted(struct dpt_gate *gate, const struct dpt_enroll_request *request,
+                                const char *why)
+{
+    char hex[DPT_KEY_HEX_BYTES];
+    const uint64_t n = dpt_log_bound(&gate->not_admitted, dpt_now_ms());
+    if (n == 0)
+        return;
+    dpt_key_hex(&request->key, hex);
+    dpt_log(DPT_LOG_WARN,
+            "%" PRIu64 " machine(s) not admitted; the last: %s (key %.8s), because %s", n,
+            request->name, hex, why);
+}
+
 static void decide_request(struct dpt_gate *gate, const struct dpt_gate_peer *peer,
                            const struct dpt_enroll_request *request, struct dpt_enroll_answer *ret)
 {
@@ -428,15 +439,14 @@ static void decide_request(struct dpt_gate *gate, const struct dpt_gate_peer *pe
     char hex[DPT_KEY_HEX_BYTES];
     dpt_admission_decide(&gate->admission, &peer->key, request, (int64_t)time(NULL), &decision);
     if (decision.is_new && note_machine(gate, &decision, &err) != DPT_OK) {
-        dpt_log(DPT_LOG_ERROR, "machine %s is not admitted: %s", request->name, err.text);
+        report_not_admitted(gate, request, err.text);
         decision.answer = (struct dpt_enroll_answer){
             .text = "the server cannot write its list of machines; its log has the reason"};
+    } else if (!decision.answer.admitted) {
+        report_not_admitted(gate, request, decision.answer.text);
     }
     dpt_key_hex(&request->key, hex);
-    if (!decision.answer.admitted)
-        dpt_log(DPT_LOG_WARN, "machine %s (key %.8s) is not admitted: %s", request->name, hex,
-                decision.answer.text);
-    else if (decision.is_new)
+    if (decision.is_new && decision.answer.admitted)
         dpt_log(DPT_LOG_INFO, "machine %s (key %.8s) is admitted by a token, with the right %s",
                 request->name, hex,
                 dpt_right_text(right_now(gate, &request->key)));

@@ -25,7 +25,6 @@
 enum { DECODE_BYTES = 1024 * 1024 };
 
 enum {
-    REPORT_EVERY_MS = 1000,
     LINGER_MS = 500,
     PARTS_MAX = 64,
     MONITOR_EVENTS_MAX = 65536,
@@ -52,8 +51,7 @@ struct dpt_server {
     int64_t unbound_ms; /* since then the port is closed for a new key; 0: it is open */
     uint64_t failed[DPT_SERVER_FAILED_MAX]; /* connections on which a send has failed */
     size_t n_failed;
-    uint64_t malformed; /* malformed messages since the last log line about them */
-    int64_t reported_ms;
+    struct dpt_log_bound malformed;
     _Alignas(max_align_t) unsigned char decode_memory[DECODE_BYTES];
 };
 
@@ -171,14 +169,10 @@ static enum dpt_status read_monitor(struct dpt_server *server, struct dpt_err *e
 
 static void report_malformed(struct dpt_server *server, const char *text)
 {
-    int64_t now_ms = dpt_now_ms();
-    server->malformed++;
-    if (server->reported_ms != 0 && now_ms - server->reported_ms < REPORT_EVERY_MS)
-        return;
-    dpt_log(DPT_LOG_WARN, "%" PRIu64 " message(s) dropped that no dpt-worker sends; the last: %s",
-            server->malformed, text);
-    server->malformed = 0;
-    server->reported_ms = now_ms;
+    const uint64_t n = dpt_log_bound(&server->malformed, dpt_now_ms());
+    if (n > 0)
+        dpt_log(DPT_LOG_WARN,
+                "%" PRIu64 " message(s) dropped that no dpt-worker sends; the last: %s", n, text);
 }
 
 /* Answers a peer with a token. An answer that finds no room is lost; the peer asks again. */

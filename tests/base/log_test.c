@@ -162,6 +162,18 @@ static void threads_do_not_mix(void **state)
     assert_int_equal(lines, THREADS * LINES);
 }
 
+/* Of events at one time, the first has a line; the next line counts the others. */
+static void bound_lines_count_events(void **state)
+{
+    (void)state;
+    struct dpt_log_bound bound = {0};
+    assert_int_equal(dpt_log_bound(&bound, 5), 1);
+    for (int i = 0; i < 9; i++)
+        assert_int_equal(dpt_log_bound(&bound, 5 + DPT_LOG_BOUND_MS - 1), 0);
+    assert_int_equal(dpt_log_bound(&bound, 5 + DPT_LOG_BOUND_MS), 10);
+    assert_int_equal(dpt_log_bound(&bound, 6 + DPT_LOG_BOUND_MS), 0);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_pipe, close_pipe)
 
 int main(void)
@@ -173,6 +185,7 @@ int main(void)
                                        TEST(one_event_is_one_line),
                                        TEST(long_names_are_cut),
                                        TEST(a_broken_sink_harms_nobody),
-                                       TEST(threads_do_not_mix)};
+                                       TEST(threads_do_not_mix),
+                                       TEST(bound_lines_count_events)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Server and clients with keys over real sockets. Each "machine" has a separate key folder. */
 #include "base/clock.h"
+#include "base/log.h"
 #include "rendezvous/keys/enroll.h"
 #include "rendezvous/server/newcomers.h"
 #include "tests/rendezvous/server/keyed.h"
@@ -7,6 +8,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,6 +100,42 @@ static void token_expires_while_a_connection_stands(void **state)
     assert_false(answer.admitted);
     assert_non_null(strstr(answer.text, "the token expired "));
     assert_int_equal(keyed_count_lines("machines", "define "), 1);
+    dpt_client_destroy(&client);
+}
+
+static atomic_int n_not_admitted;
+
+static void count_not_admitted(void *ctx, const char *line, size_t bytes)
+{
+    (void)ctx;
+    static const char words[] = "machine(s) not admitted; the last: b (key ";
+    if (memmem(line, bytes, words, sizeof words - 1) != NULL)
+        n_not_admitted++;
+}
+
+/* The owner of a token asks many times for a machine that is denied: a line a second. */
+static void refused_requests_are_a_line_a_second(void **state)
+{
+    (void)state;
+    enum { REQUESTS = 200 };
+    const struct dpt_issued_token token = keyed_issue(9, (int64_t)time(NULL));
+    struct dpt_keyring ring = keyed_ring(keyed.machine_b, token.text);
+    struct dpt_enroll_request request = {.key = ring.token.public_key, .name = "b"};
+    uint8_t message[DPT_ENROLL_MESSAGE_BYTES_MAX];
+    const size_t bytes = dpt_enroll_request_encode(&request, message);
+    ring.machine = ring.token;
+    ring.has_token = ring.enroll_first = false;
+    struct dpt_client *client = transport_start_client_with(keyed.server.port, &ring);
+    (void)transport_expect(client, DPT_CLIENT_UP);
+    n_not_admitted = 0;
+    dpt_log_set_sink(count_not_admitted, NULL);
+    const int64_t began_ms = dpt_now_ms();
+    for (int i = 0; i < REQUESTS; i++) {
+        transport_send(client, message, bytes);
+        (void)transport_expect(client, DPT_CLIENT_MESSAGE);
+    }
+    dpt_log_set_sink(NULL, NULL);
+    assert_in_range(n_not_admitted, 1, 1 + (dpt_now_ms() - began_ms) / DPT_LOG_BOUND_MS);
     dpt_client_destroy(&client);
 }
 
@@ -334,6 +372,7 @@ int main(void)
         CASE(token_admits_once_and_for_all),
         CASE(expired_token_says_so),
         CASE(token_expires_while_a_connection_stands),
+        CASE(refused_requests_are_a_line_a_second),
         CASE(revoked_token_is_refused),
         CASE(forgotten_machine_shows_its_token),
         CASE(denied_machine_is_cut_off),
