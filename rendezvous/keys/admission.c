@@ -314,10 +314,9 @@ enum dpt_status dpt_admission_prune_tokens(const char *text, int64_t now_s, char
         const char *from = text;
         struct dpt_key key;
         (void)read_line(&text, &line); /* every word fits, see above */
-        const struct dpt_admission_token *of =
-            line.n_words > 1 && is_key(line.words[1], &key)
-                ? find_token(tokens.items, tokens.n, &key)
-                : NULL;
+        const struct dpt_admission_token *of = line.n_words > 1 && is_key(line.words[1], &key)
+                                                   ? find_token(tokens.items, tokens.n, &key)
+                                                   : NULL;
         if (line.n_words > 0 && (of == NULL || !dpt_admission_token_is_good(of, now_s)))
             continue;
         *ret_n += line.n_words > 0 && strcmp(line.words[0], "token") == 0;
@@ -342,6 +341,14 @@ void dpt_admission_print_token(const struct dpt_admission_token *token,
 bool dpt_admission_token_is_good(const struct dpt_admission_token *token, int64_t now_s)
 {
     return now_s < token->expires_s && token->used < token->uses;
+}
+
+void dpt_admission_count_use(struct dpt_admission *admission, const struct dpt_key *token_key)
+{
+    struct dpt_admission_token *token =
+        find_token(admission->tokens, admission->n_tokens, token_key);
+    if (token != NULL)
+        token->used++;
 }
 
 /* ---- decisions ---- */

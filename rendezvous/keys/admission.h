@@ -13,8 +13,8 @@
  *                                           since 1970; the number of machines that it admits
  *     used KEY MACHINE                      it has admitted a machine
  *
- * Empty lines and lines that begin with # are ignored. Lists are appended to or replaced, so a reader
- * always sees whole lines. */
+ * Empty lines and lines that begin with # are ignored. Lists are appended to or replaced, so a
+ * reader always sees whole lines. */
 #ifndef DPT_RENDEZVOUS_KEYS_ADMISSION_H
 #define DPT_RENDEZVOUS_KEYS_ADMISSION_H
 
@@ -82,7 +82,8 @@ DPT_MUST_USE enum dpt_status dpt_admission_read_tokens(struct dpt_admission *adm
 
 /* Copies a list of tokens without those that admit no machine any more, and without their uses. The
  * list may have any number of tokens. ret_text: room for the text and a NUL. *ret_n: number of
- * tokens that are copied. now_s: seconds since 1970. DPT_ECONFIG: a line is malformed. DPT_ENOMEM. */
+ * tokens that are copied. now_s: seconds since 1970. DPT_ECONFIG: a line is malformed. DPT_ENOMEM.
+ */
 DPT_MUST_USE enum dpt_status dpt_admission_prune_tokens(const char *text, int64_t now_s,
                                                         char *ret_text, size_t *ret_n,
                                                         struct dpt_err *err);
@@ -116,6 +117,9 @@ struct dpt_admission_decision {
 void dpt_admission_decide(const struct dpt_admission *admission, const struct dpt_key *token_key,
                           const struct dpt_enroll_request *request, int64_t now_s,
                           struct dpt_admission_decision *ret);
+
+/* Counts a use of the token in memory, until the list is read again. */
+void dpt_admission_count_use(struct dpt_admission *admission, const struct dpt_key *token_key);
 
 /* Lines for the lists, without a newline. */
 void dpt_admission_print_machine(enum dpt_right right, const struct dpt_key *key, const char *name,

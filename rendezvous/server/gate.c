@@ -405,15 +405,19 @@ void dpt_gate_judge(const struct dpt_gate *gate, const char *user_id, struct dpt
     ret->run = dpt_admission_run(&gate->admission, &ret->key);
 }
 
-/* Writes the two lines of a machine that was admitted. */
-static enum dpt_status note_machine(struct dpt_gate *gate,
+/* Writes the two lines of a machine that was admitted. A list of tokens with a bad line stays in
+ * force as it was read before (reload_changed), and the use counts there, too. */
+static enum dpt_status note_machine(struct dpt_gate *gate, const struct dpt_key *token_key,
                                     const struct dpt_admission_decision *decision,
                                     struct dpt_err *err)
 {
     const struct dpt_key_folder *folder = &gate->keys.folder;
+    struct dpt_err reported; /* when the file changed */
     DPT_TRY(dpt_key_folder_append(folder, tokens_name, decision->token_line, err));
+    dpt_admission_count_use(&gate->admission, token_key);
     DPT_TRY(dpt_key_folder_append(folder, machines_name, decision->machine_line, err));
-    DPT_TRY(read_list(gate, WATCHED_TOKENS, err));
+    if (read_list(gate, WATCHED_TOKENS, &reported) != DPT_OK)
+        dpt_log(DPT_LOG_DEBUG, "%s", reported.text);
     return read_list(gate, WATCHED_MACHINES, err);
 }
 
@@ -438,7 +442,7 @@ static void decide_request(struct dpt_gate *gate, const struct dpt_gate_peer *pe
     struct dpt_err err;
     char hex[DPT_KEY_HEX_BYTES];
     dpt_admission_decide(&gate->admission, &peer->key, request, (int64_t)time(NULL), &decision);
-    if (decision.is_new && note_machine(gate, &decision, &err) != DPT_OK) {
+    if (decision.is_new && note_machine(gate, &peer->key, &decision, &err) != DPT_OK) {
         report_not_admitted(gate, request, err.text);
         decision.answer = (struct dpt_enroll_answer){
             .text = "the server cannot write its list of machines; its log has the reason"};

@@ -43,8 +43,9 @@ static void token_admits_once_and_for_all(void **state)
     assert_true(ring.enroll_first);
     keyed_expect_served(&ring);
     assert_int_equal(keyed_count_lines("tokens", "used "), 1);
-    assert_int_equal(keyed_count_lines("machines", "define "), 2); /* the head's own key, and this one */
-    ring = keyed_ring(keyed.machine_b, NULL);                         /* it noted the server */
+    assert_int_equal(keyed_count_lines("machines", "define "),
+                     2);                      /* the head's own key, and this one */
+    ring = keyed_ring(keyed.machine_b, NULL); /* it noted the server */
     assert_int_equal(ring.source, DPT_SERVER_KEY_NOTED);
     keyed_expect_served(&ring);
     ring = keyed_ring(keyed.machine_b, token.text); /* the same command again */
@@ -172,7 +173,7 @@ static void forgotten_machine_shows_its_token(void **state)
 static void denied_machine_is_cut_off(void **state)
 {
     (void)state;
-    const struct dpt_issued_token token = keyed_issue(1, (int64_t)time(NULL));
+    const struct dpt_issued_token token = keyed_issue(2, (int64_t)time(NULL));
     const struct dpt_keyring ring = keyed_ring(keyed.machine_b, token.text);
     struct dpt_admitted_machine machine;
     struct dpt_client *client = transport_start_client_with(keyed.server.port, &ring);
@@ -233,12 +234,14 @@ static void wrong_servers_are_named(void **state)
 {
     (void)state;
     struct test_server open_server;
-    const struct dpt_keyring own = keyed_ring(keyed.head, NULL), other = keyed_ring(keyed.machine_b, NULL);
+    const struct dpt_keyring own = keyed_ring(keyed.head, NULL),
+                             other = keyed_ring(keyed.machine_b, NULL);
     struct dpt_keyring token = other;
     token.source = DPT_SERVER_KEY_OF_TOKEN;
     keyed_expect_why(&other, keyed.server.port, "another key than this machine's key folder has");
     keyed_expect_why(&token, keyed.server.port, "another key than the token has");
-    keyed_expect_why(&(struct dpt_keyring){.open = true}, keyed.server.port, "the server there has keys");
+    keyed_expect_why(&(struct dpt_keyring){.open = true}, keyed.server.port,
+                     "the server there has keys");
     transport_start_server(&open_server, 0);
     keyed_expect_why(&own, open_server.port, "the server there has no keys (--open)");
     transport_stop_server(&open_server);
@@ -354,13 +357,32 @@ static void spoilt_list_changes_nothing(void **state)
     char *text = NULL;
     struct dpt_err err;
     assert_int_equal(dpt_key_folder_read(&keyed.folder, "machines", &text, NULL, &err), DPT_OK);
-    assert_int_equal(dpt_key_folder_append(&keyed.folder, "machines", "what is this", &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_append(&keyed.folder, "machines", "what is this", &err),
+                     DPT_OK);
     keyed_make_server_look();
     keyed_expect_served(&own);
     assert_int_equal(dpt_key_folder_replace(&keyed.folder, "machines", text, &err), DPT_OK);
     free(text);
     keyed_make_server_look();
     keyed_expect_served(&own);
+}
+
+/* The list of tokens is spoilt while the server runs: what a token admits still counts. */
+static void uses_count_while_the_list_is_spoilt(void **state)
+{
+    (void)state;
+    const struct dpt_issued_token token = keyed_issue(1, (int64_t)time(NULL));
+    struct dpt_keyring ring = keyed_ring(keyed.machine_b, token.text);
+    char other[160];
+    struct dpt_err err;
+    keyed_make_server_look();
+    assert_int_equal(dpt_key_folder_append(&keyed.folder, "tokens", "what is this", &err), DPT_OK);
+    keyed_expect_served(&ring);
+    assert_int_equal(keyed_count_lines("tokens", "used "), 1);
+    (void)snprintf(other, sizeof other, "%s/c", keyed.dir);
+    ring = keyed_ring(other, token.text);
+    keyed_expect_refused(&ring, "has admitted as many as it may");
+    assert_int_equal(keyed_count_lines("tokens", "used "), 1);
 }
 
 int main(void)
@@ -382,6 +404,7 @@ int main(void)
         CASE(kept_token_is_printed_again),
         CASE(server_refuses_bad_folders),
         CASE(spoilt_list_changes_nothing),
+        CASE(uses_count_while_the_list_is_spoilt),
         CASE(large_frame_before_the_handshake_is_cut_off),
         CASE(denied_client_comes_back),
         CASE(client_of_another_server_is_denied),
