@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "rendezvous/keys/curve.h"
+#include "rendezvous/server/zap.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,19 +14,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum {
-    NS_PER_S = 1000 * 1000 * 1000,
-    PARTS_MAX = 16, /* parts of a question that are read */
-    PART_BYTES = 256,
-    /* Parts of a question, RFC 27: version, id, domain, address, identity, mechanism, key. */
-    PART_ID = 1,
-    PART_ADDRESS = 3,
-    PART_MECHANISM = 5,
-    PART_KEY = 6,
-    PARTS = 7
-};
+enum { NS_PER_S = 1000 * 1000 * 1000 };
 
-static const char zap_endpoint[] = "inproc://zeromq.zap.01", zap_version[] = "1.0";
 static const char server_name[] = "server.key", machine_name[] = "machine.key";
 static const char machines_name[] = "machines", tokens_name[] = "tokens";
 
@@ -35,10 +25,11 @@ enum watched {
     WATCHED_TOKENS,
     WATCHED_MACHINE_KEY,
     WATCHED_NEXT_KEY,
+    WATCHED_SERVER_KEY,
     WATCHED_COUNT
 };
 static const char *const watched_names[WATCHED_COUNT] = {machines_name, tokens_name, machine_name,
-                                                         DPT_KEYRING_NEXT_KEY};
+                                                         DPT_KEYRING_NEXT_KEY, server_name};
 
 struct dpt_gate {
     void *socket;
@@ -47,17 +38,13 @@ struct dpt_gate {
     struct dpt_key server_secret;
     struct dpt_key_pair next; /* of the server */
     bool has_next;
-    uint32_t n_next;   /* number of next keys so far */
-    int64_t noticed_s; /* when the next key was noticed, in seconds since 1970; < 0: not yet */
+    bool next_is_there; /* server.key has the next key already: another server took it first */
+    uint32_t n_next;    /* number of next keys so far */
+    int64_t noticed_s;  /* when the next key was noticed, in seconds since 1970; < 0: not yet */
     struct dpt_admission admission;
     struct dpt_key_file_state states[WATCHED_COUNT];
-    int64_t looked_ms; /* when the files were last looked at; 0: never */
+    int64_t looked_ms;                          /* when the files were last looked at; 0: never */
     struct dpt_log_bound refused, not_admitted; /* handshakes; requests */
-};
-
-struct part {
-    uint8_t data[PART_BYTES];
-    size_t bytes;
 };
 
 static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
@@ -107,11 +94,40 @@ static enum dpt_status read_next_key(struct dpt_gate *gate, struct dpt_err *err)
 {
     const struct dpt_key_file_state state =
         dpt_key_folder_state(&gate->keys.folder, DPT_KEYRING_NEXT_KEY);
-    DPT_TRY(dpt_keyring_find(&gate->keys.folder, DPT_KEYRING_NEXT_KEY, &gate->next, &gate->has_next,
-                             err));
+    struct dpt_key_pair next;
+    bool found = false;
+    DPT_TRY(dpt_keyring_find(&gate->keys.folder, DPT_KEYRING_NEXT_KEY, &next, &found, err));
     gate->states[WATCHED_NEXT_KEY] = state;
-    gate->n_next += gate->has_next;
+    if (!found) {
+        gate->has_next = gate->next_is_there;
+        return DPT_OK;
+    }
+    gate->next = next;
+    gate->has_next = true;
+    gate->next_is_there = false;
+    gate->n_next++;
     gate->noticed_s = -1;
+    return DPT_OK;
+}
+
+/* Several servers may have one key folder. If another one has changed server.key, this one tells
+ * its machines that key, unless it has done so, and follows. */
+static enum dpt_status read_server_key(struct dpt_gate *gate, struct dpt_err *err)
+{
+    const struct dpt_key_folder *folder = &gate->keys.folder;
+    const struct dpt_key_file_state state = dpt_key_folder_state(folder, server_name);
+    struct dpt_key_pair server;
+    bool found = false;
+    DPT_TRY(dpt_keyring_find(folder, server_name, &server, &found, err));
+    gate->states[WATCHED_SERVER_KEY] = state;
+    if (!found || dpt_key_equal(&server.public_key, &gate->keys.server))
+        return DPT_OK;
+    if (gate->noticed_s < 0 || !dpt_key_equal(&server.public_key, &gate->next.public_key)) {
+        gate->n_next++;
+        gate->noticed_s = -1;
+    }
+    gate->next = server;
+    gate->has_next = gate->next_is_there = true;
     return DPT_OK;
 }
 
@@ -119,6 +135,8 @@ static enum dpt_status read_file(struct dpt_gate *gate, enum watched file, struc
 {
     if (file == WATCHED_NEXT_KEY)
         return read_next_key(gate, err);
+    if (file == WATCHED_SERVER_KEY)
+        return read_server_key(gate, err);
     return file == WATCHED_MACHINE_KEY ? read_machine_key(gate, err) : read_list(gate, file, err);
 }
 
@@ -221,7 +239,7 @@ enum dpt_status dpt_gate_open(struct dpt_gate *gate, void *context, void *router
     static const char domain[] = "dpt";
     const int one = 1;
     gate->socket = zmq_socket(context, ZMQ_REP);
-    if (gate->socket == NULL || zmq_bind(gate->socket, zap_endpoint) != 0)
+    if (gate->socket == NULL || zmq_bind(gate->socket, DPT_ZAP_ENDPOINT) != 0)
         return fail_zmq(err, "open the socket that judges keys");
     if (zmq_setsockopt(router, ZMQ_CURVE_SERVER, &one, sizeof one) != 0 ||
         zmq_setsockopt(router, ZMQ_CURVE_SECRETKEY, gate->server_secret.bytes, DPT_KEY_BYTES) !=
@@ -243,7 +261,8 @@ bool dpt_gate_next_key(const struct dpt_gate *gate, struct dpt_key *ret, uint32_
 enum dpt_status dpt_gate_change_key(struct dpt_gate *gate, void *router, int64_t now_s,
                                     bool *ret_changed, struct dpt_err *err)
 {
-    const int64_t due_s = gate->states[WATCHED_NEXT_KEY].modified_ns / NS_PER_S;
+    const int64_t due_s =
+        gate->next_is_there ? 0 : gate->states[WATCHED_NEXT_KEY].modified_ns / NS_PER_S;
     char hex[DPT_KEY_HEX_BYTES];
     struct dpt_err why;
     *ret_changed = false;
@@ -252,14 +271,20 @@ enum dpt_status dpt_gate_change_key(struct dpt_gate *gate, void *router, int64_t
     if (!gate->has_next || now_s < due_s || now_s < gate->noticed_s + DPT_GATE_NOTICE_S)
         return DPT_OK;
     gate->has_next = false;
-    if (dpt_key_folder_rename(&gate->keys.folder, DPT_KEYRING_NEXT_KEY, server_name, 0, &why) !=
-        DPT_OK) {
+    if (!gate->next_is_there &&
+        dpt_key_folder_state(&gate->keys.folder, DPT_KEYRING_NEXT_KEY).inode == 0)
+        return DPT_OK; /* another server of this folder took it, or it was removed: look again */
+    if (!gate->next_is_there && dpt_key_folder_rename(&gate->keys.folder, DPT_KEYRING_NEXT_KEY,
+                                                      server_name, 0, &why) != DPT_OK) {
         dpt_log(DPT_LOG_ERROR, "%s; the server keeps its key until that file changes", why.text);
         return DPT_OK;
     }
     gate->keys.server = gate->next.public_key;
     gate->server_secret = gate->next.secret_key;
-    gate->states[WATCHED_NEXT_KEY] = (struct dpt_key_file_state){0};
+    if (!gate->next_is_there)
+        gate->states[WATCHED_NEXT_KEY] = (struct dpt_key_file_state){0};
+    gate->states[WATCHED_SERVER_KEY] = dpt_key_folder_state(&gate->keys.folder, server_name);
+    gate->next_is_there = false;
     if (zmq_setsockopt(router, ZMQ_CURVE_SECRETKEY, gate->server_secret.bytes, DPT_KEY_BYTES) != 0)
         return fail_zmq(err, "give the server's socket its new key");
     dpt_key_hex(&gate->keys.server, hex);
@@ -283,9 +308,9 @@ static const char *plain_address(const char *address)
 }
 
 static void report_refused(struct dpt_gate *gate, const struct dpt_key *key, enum dpt_right right,
-                           const struct part *address, int64_t now_ms)
+                           const struct dpt_zap_part *address, int64_t now_ms)
 {
-    char hex[DPT_KEY_HEX_BYTES], text[PART_BYTES + 1];
+    char hex[DPT_KEY_HEX_BYTES], text[DPT_ZAP_PART_BYTES + 1];
     const uint64_t n = dpt_log_bound(&gate->refused, now_ms);
     if (n == 0)
         return;
@@ -293,20 +318,22 @@ static void report_refused(struct dpt_gate *gate, const struct dpt_key *key, enu
     memcpy(text, address->data, address->bytes);
     text[address->bytes] = '\0';
     dpt_log(DPT_LOG_WARN,
-            "refused %" PRIu64 " connection(s); the last: key %.8s from %s, which is %s",
-            n, hex, plain_address(text),
+            "refused %" PRIu64 " connection(s); the last: key %.8s from %s, which is %s", n, hex,
+            plain_address(text),
             right == DPT_RIGHT_DENY    ? "denied in the list of machines"
             : right == DPT_RIGHT_SPENT ? "of a token that has expired or is used up"
                                        : "of no machine in the list and of no token");
 }
 
 /* From DPT_RIGHT_TOKEN on the key gets through. */
-static enum dpt_right judge_handshake(struct dpt_gate *gate, const struct part *parts, int n,
+static enum dpt_right judge_handshake(struct dpt_gate *gate,
+                                      const struct dpt_zap_question *question,
                                       struct dpt_key *ret_key, int64_t now_ms)
 {
-    const struct part *key = &parts[PART_KEY], *mechanism = &parts[PART_MECHANISM];
-    if (n != PARTS || mechanism->bytes != 5 || memcmp(mechanism->data, "CURVE", 5) != 0 ||
-        key->bytes != DPT_KEY_BYTES)
+    const struct dpt_zap_part *key = &question->parts[DPT_ZAP_KEY],
+                              *mechanism = &question->parts[DPT_ZAP_MECHANISM];
+    if (question->n != DPT_ZAP_PARTS || mechanism->bytes != 5 ||
+        memcmp(mechanism->data, "CURVE", 5) != 0 || key->bytes != DPT_KEY_BYTES)
         return DPT_RIGHT_NONE;
     memcpy(ret_key->bytes, key->data, DPT_KEY_BYTES);
     enum dpt_right right = right_now(gate, ret_key);
@@ -315,63 +342,8 @@ static enum dpt_right judge_handshake(struct dpt_gate *gate, const struct part *
         right = right_now(gate, ret_key);
     }
     if (right < DPT_RIGHT_TOKEN)
-        report_refused(gate, ret_key, right, &parts[PART_ADDRESS], now_ms);
+        report_refused(gate, ret_key, right, &question->parts[DPT_ZAP_ADDRESS], now_ms);
     return right;
-}
-
-/* Reads one question. *ret_n is the number of its parts; 0: there is none. A part that is too long
- * is cut, so that the question is refused. */
-static enum dpt_status read_question(void *socket, struct part parts[PARTS], int *ret_n,
-                                     struct dpt_err *err)
-{
-    struct part beyond;
-    *ret_n = 0;
-    for (int i = 0; i < PARTS_MAX; i++) {
-        struct part *part = i < PARTS ? &parts[i] : &beyond;
-        int more = 0;
-        size_t more_bytes = sizeof more;
-        const int bytes = zmq_recv(socket, part->data, sizeof part->data, ZMQ_DONTWAIT);
-        if (bytes < 0 && (zmq_errno() == EAGAIN || zmq_errno() == EINTR))
-            return DPT_OK;
-        if (bytes < 0)
-            return fail_zmq(err, "read a question about a key");
-        part->bytes = (size_t)bytes < sizeof part->data ? (size_t)bytes : sizeof part->data;
-        *ret_n = i + 1;
-        if (zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &more_bytes) != 0)
-            return fail_zmq(err, "read a question about a key");
-        if (more == 0)
-            break;
-    }
-    return DPT_OK;
-}
-
-/* key: that of the question. The status tells the owner of a spent token why it does not get
- * through. */
-static enum dpt_status answer_question(void *socket, const struct part *id, enum dpt_right right,
-                                       const struct dpt_key *key, struct dpt_err *err)
-{
-    char user_id[DPT_KEY_HEX_BYTES] = "", status[8] = "200";
-    const bool accepted = right >= DPT_RIGHT_TOKEN;
-    if (accepted)
-        dpt_key_hex(key, user_id);
-    else
-        (void)snprintf(status, sizeof status, "%d",
-                       right == DPT_RIGHT_SPENT ? DPT_ENROLL_ZAP_SPENT : DPT_ENROLL_ZAP_UNKNOWN);
-    const struct {
-        const void *data;
-        size_t bytes;
-    } parts[] = {{zap_version, sizeof zap_version - 1},
-                 {id->data, id->bytes},
-                 {status, 3},
-                 {accepted ? "OK" : "refused key", accepted ? 2 : 11},
-                 {user_id, strlen(user_id)},
-                 {"", 0}};
-    enum { N = sizeof parts / sizeof parts[0] };
-    for (size_t i = 0; i < N; i++)
-        if (zmq_send(socket, parts[i].data, parts[i].bytes,
-                     ZMQ_DONTWAIT | (i + 1 < N ? ZMQ_SNDMORE : 0)) < 0)
-            return fail_zmq(err, "answer a question about a key");
-    return DPT_OK;
 }
 
 enum dpt_status dpt_gate_serve(struct dpt_gate *gate, int64_t now_ms, struct dpt_err *err)
@@ -381,14 +353,19 @@ enum dpt_status dpt_gate_serve(struct dpt_gate *gate, int64_t now_ms, struct dpt
         gate->looked_ms = now_ms;
     }
     for (int i = 0; i < DPT_GATE_REQUESTS_MAX; i++) {
-        struct part parts[PARTS] = {{.bytes = 0}};
+        struct dpt_zap_question question;
         struct dpt_key key = {{0}};
-        int n = 0;
-        DPT_TRY(read_question(gate->socket, parts, &n, err));
-        if (n == 0)
+        char user_id[DPT_KEY_HEX_BYTES] = "";
+        DPT_TRY(dpt_zap_read(gate->socket, &question, err));
+        if (question.n == 0)
             return DPT_OK;
-        const enum dpt_right right = judge_handshake(gate, parts, n, &key, now_ms);
-        DPT_TRY(answer_question(gate->socket, &parts[PART_ID], right, &key, err));
+        const enum dpt_right right = judge_handshake(gate, &question, &key, now_ms);
+        dpt_key_hex(&key, user_id);
+        /* The status tells the owner of a spent token why it does not get through. */
+        const int status = right >= DPT_RIGHT_TOKEN   ? DPT_ZAP_ACCEPTED
+                           : right == DPT_RIGHT_SPENT ? DPT_ENROLL_ZAP_SPENT
+                                                      : DPT_ENROLL_ZAP_UNKNOWN;
+        DPT_TRY(dpt_zap_answer(gate->socket, &question, status, user_id, err));
     }
     return DPT_OK;
 }
@@ -421,6 +398,22 @@ static enum dpt_status note_machine(struct dpt_gate *gate, const struct dpt_key 
     return read_list(gate, WATCHED_MACHINES, err);
 }
 
+/* Other servers of this key folder wait meanwhile, so together they admit as many machines as the
+ * token may. */
+static enum dpt_status admit_machine(struct dpt_gate *gate, const struct dpt_key *token_key,
+                                     const struct dpt_enroll_request *request,
+                                     struct dpt_admission_decision *decision, struct dpt_err *err)
+{
+    int lock = -1;
+    DPT_TRY(dpt_key_folder_lock(&gate->keys.folder, &lock, err));
+    reload_changed(gate);
+    dpt_admission_decide(&gate->admission, token_key, request, (int64_t)time(NULL), decision);
+    const enum dpt_status status =
+        decision->is_new ? note_machine(gate, token_key, decision, err) : DPT_OK;
+    dpt_key_folder_unlock(lock);
+    return status;
+}
+
 /* An owner of a token can ask as often as a connection may send. */
 static void report_not_admitted(struct dpt_gate *gate, const struct dpt_enroll_request *request,
                                 const char *why)
@@ -442,7 +435,7 @@ static void decide_request(struct dpt_gate *gate, const struct dpt_gate_peer *pe
     struct dpt_err err;
     char hex[DPT_KEY_HEX_BYTES];
     dpt_admission_decide(&gate->admission, &peer->key, request, (int64_t)time(NULL), &decision);
-    if (decision.is_new && note_machine(gate, &peer->key, &decision, &err) != DPT_OK) {
+    if (decision.is_new && admit_machine(gate, &peer->key, request, &decision, &err) != DPT_OK) {
         report_not_admitted(gate, request, err.text);
         decision.answer = (struct dpt_enroll_answer){
             .text = "the server cannot write its list of machines; its log has the reason"};
@@ -452,8 +445,7 @@ static void decide_request(struct dpt_gate *gate, const struct dpt_gate_peer *pe
     dpt_key_hex(&request->key, hex);
     if (decision.is_new && decision.answer.admitted)
         dpt_log(DPT_LOG_INFO, "machine %s (key %.8s) is admitted by a token, with the right %s",
-                request->name, hex,
-                dpt_right_text(right_now(gate, &request->key)));
+                request->name, hex, dpt_right_text(right_now(gate, &request->key)));
     *ret = decision.answer;
 }
 

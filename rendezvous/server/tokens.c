@@ -143,8 +143,8 @@ enum dpt_status dpt_token_current(const struct dpt_key_folder *folder,
     return status;
 }
 
-enum dpt_status dpt_token_new_server_key(const struct dpt_key_folder *folder, int64_t at_s,
-                                         struct dpt_err *err)
+static enum dpt_status draw_next_key(const struct dpt_key_folder *folder, int64_t at_s,
+                                     struct dpt_err *err)
 {
     static const char unfinished[] = "server.key.new";
     struct dpt_key_pair server, next;
@@ -158,6 +158,16 @@ enum dpt_status dpt_token_new_server_key(const struct dpt_key_folder *folder, in
     DPT_TRY(dpt_keyring_pair(folder, "server.key", &server, err));
     DPT_TRY(dpt_keyring_pair(folder, unfinished, &next, err)); /* it has no time yet */
     return dpt_key_folder_rename(folder, unfinished, DPT_KEYRING_NEXT_KEY, at_s, err);
+}
+
+enum dpt_status dpt_token_new_server_key(const struct dpt_key_folder *folder, int64_t at_s,
+                                         struct dpt_err *err)
+{
+    int lock = -1; /* two that draw at once would announce two keys */
+    DPT_TRY(dpt_key_folder_lock(folder, &lock, err));
+    const enum dpt_status status = draw_next_key(folder, at_s, err);
+    dpt_key_folder_unlock(lock);
+    return status;
 }
 
 static bool is_called(const struct dpt_admitted_machine *machine, const char *which)
