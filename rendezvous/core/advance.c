@@ -106,7 +106,8 @@ static void fail_waiting(struct run *run, uint32_t ready)
 }
 
 /* WAITING because an operator wants it. STOP ends the run when no step is unsaved. If a farewell
- * could not save, the run waits for another order. */
+ * could not save, or if no node here holds the newest steps, the run waits for another order or for
+ * a node that returns with them. */
 static void advance_held(struct run *run)
 {
     struct wishes *wishes = &run->wishes;
@@ -114,7 +115,18 @@ static void advance_held(struct run *run)
         return;
     const int64_t step = dpt_rdzv_step_unsaved(run);
     if (step <= 0) {
-        dpt_rdzv_stop_run(run);
+        const int64_t away = dpt_rdzv_step_without_checkpoint(run);
+        if (away == 0 || wishes->leave_unsaved) {
+            dpt_rdzv_stop_run(run);
+            return;
+        }
+        if (!wishes->told_away)
+            dpt_rdzv_log(run, DPT_LOG_ERROR,
+                         "step %lld is not saved, and no node here holds it: the run is held until "
+                         "a node comes back with it; `dpt-ctl stop` again ends the run without it, "
+                         "`dpt-ctl resume` lets it train on",
+                         (long long)away);
+        wishes->told_away = true;
         return;
     }
     if (!wishes->told_unsaved)

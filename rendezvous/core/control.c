@@ -340,10 +340,30 @@ static void resume_run(struct command *command)
         record_order(run, DPT_RDZV_RECORD_PAUSED, false);
     if (run->kept.stopped)
         record_order(run, DPT_RDZV_RECORD_STOPPED, false);
+    run->wishes.told_unsaved = run->wishes.told_away = run->wishes.leave_unsaved = false;
     run->changed = true;
     dpt_rdzv_log(run, DPT_LOG_INFO, "an operator lets the run go on");
     run->wishes.resumed = run->phase == DPT_RDZV_WAITING;
     set_outcome(command, DONE, "run %s goes on", run->name);
+}
+
+/* Of a run that has ended a STOP may be done; nothing else can be done. */
+static void answer_ended(struct command *command)
+{
+    const struct run *run = command->run;
+    const size_t n = run->kept.n_nodes; /* with those that are not back since a restart */
+    const int64_t unsaved = dpt_rdzv_step_without_checkpoint(run);
+    const bool stopped = run->kept.stopped && run->phase == DPT_RDZV_DONE;
+    const bool stops = command->control->verb == DPT__CONTROL_VERB__CONTROL_STOP;
+    if (stopped && stops && n > 0)
+        set_outcome(command, GOES_ON, "%zu nodes of run %s have not ended yet", n, run->name);
+    else if (stopped && stops && unsaved > 0)
+        set_outcome(command, DONE, "run %s is stopped; step %lld is not saved", run->name,
+                    (long long)unsaved);
+    else if (stopped && stops)
+        set_outcome(command, DONE, "run %s is stopped", run->name);
+    else
+        set_outcome(command, REFUSED, "run %s has ended", run->name);
 }
 
 static void stop_run(struct command *command)
@@ -369,30 +389,26 @@ static void stop_run(struct command *command)
     }
     if (is_new) { /* a farewell that failed is tried again */
         run->progress.farewell_step = -1;
-        run->wishes.told_unsaved = false;
+        run->wishes.leave_unsaved = run->wishes.told_away;
+        run->wishes.told_unsaved = run->wishes.told_away = false;
     }
     dpt_rdzv_advance(run);
+    if (dpt_rdzv_has_ended(run)) {
+        answer_ended(command);
+        return;
+    }
     set_outcome(command, GOES_ON, "run %s saves its state", run->name);
+    if (run->wishes.told_away)
+        set_outcome(command, REFUSED,
+                    "run %s has stopped, but step %lld is not saved, and no node here holds it: the "
+                    "run is held until a node that was cut off comes back with it. Stop it again "
+                    "to end it without that step, or resume it",
+                    run->name, (long long)dpt_rdzv_step_without_checkpoint(run));
     if (run->wishes.told_unsaved)
         set_outcome(command, REFUSED,
                     "run %s has stopped, but its state could not be saved (the ranks' logs say "
                     "why): stop it again, or resume it",
                     run->name);
-}
-
-/* Of a run that has ended a STOP may be done; nothing else can be done. */
-static void answer_ended(struct command *command)
-{
-    const struct run *run = command->run;
-    const size_t n = run->kept.n_nodes; /* with those that are not back since a restart */
-    const bool stopped = run->kept.stopped && run->phase == DPT_RDZV_DONE;
-    const bool stops = command->control->verb == DPT__CONTROL_VERB__CONTROL_STOP;
-    if (stopped && stops && n > 0)
-        set_outcome(command, GOES_ON, "%zu nodes of run %s have not ended yet", n, run->name);
-    else if (stopped && stops)
-        set_outcome(command, DONE, "run %s is stopped", run->name);
-    else
-        set_outcome(command, REFUSED, "run %s has ended", run->name);
 }
 
 /* ---- the command ---- */

@@ -52,6 +52,8 @@ struct wishes {
     int64_t save_from;              /* a checkpoint of this step or a later one; 0: none */
     int64_t save_until_ms;          /* the wish ends then */
     bool told_unsaved;              /* the log says that STOP cannot save */
+    bool told_away;                 /* ... or that no node here holds the newest steps */
+    bool leave_unsaved;             /* STOP was given again after that: it ends the run as it is */
     uint64_t dump;                  /* number of the newest DUMP; 0: none */
     int64_t dump_ms, dump_until_ms; /* it began, and the wish ends */
     bool resumed;                   /* RESUME is the cause of the next generation */

@@ -91,6 +91,8 @@ void dpt_rdzv_update_redundancy(struct run *run);
 
 /* ---- wait.c: the minimum of nodes, the last call, nodes that may come back ---- */
 
+/* The newest step that no checkpoint has, as far as the server knows; 0: none. */
+int64_t dpt_rdzv_step_without_checkpoint(const struct run *run);
 /* True: an operator's PAUSE or STOP is in force, so no generation is formed that trains. */
 bool dpt_rdzv_is_held(const struct run *run);
 /* An operator wants a checkpoint of this step or a later one; 0: no wish is open. */

@@ -1,5 +1,6 @@
 /* Entering a phase (diagram in core.h). */
 #include "rendezvous/core/apply.h"
+#include "rendezvous/core/queries.h"
 #include "rendezvous/core/rules.h"
 
 void dpt_rdzv_enter_phase(struct run *run, enum dpt_rdzv_phase phase)
@@ -91,9 +92,15 @@ void dpt_rdzv_fail_run(struct run *run, const char *text)
 
 void dpt_rdzv_stop_run(struct run *run)
 {
+    const int64_t unsaved = dpt_rdzv_step_without_checkpoint(run);
     end_run(run, DPT_RDZV_DONE, "");
-    dpt_rdzv_log(run, DPT_LOG_INFO, "run stopped by an operator; saved step %lld",
-                 (long long)run->progress.saved_step);
+    if (unsaved == 0)
+        dpt_rdzv_log(run, DPT_LOG_INFO, "run stopped by an operator; saved step %lld",
+                     (long long)run->progress.saved_step);
+    else
+        dpt_rdzv_log(run, DPT_LOG_WARN,
+                     "run stopped by an operator; saved step %lld, and step %lld is not saved",
+                     (long long)run->progress.saved_step, (long long)unsaved);
 }
 
 void dpt_rdzv_finish_run(struct run *run)

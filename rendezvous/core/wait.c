@@ -6,6 +6,14 @@ bool dpt_rdzv_is_held(const struct run *run)
     return run->kept.paused || run->kept.stopped;
 }
 
+int64_t dpt_rdzv_step_without_checkpoint(const struct run *run)
+{
+    const struct progress *progress = &run->progress;
+    return progress->steps_done > 0 && progress->steps_done > progress->saved_step
+               ? progress->steps_done
+               : 0;
+}
+
 int64_t dpt_rdzv_save_wanted(const struct run *run)
 {
     const struct wishes *wishes = &run->wishes;

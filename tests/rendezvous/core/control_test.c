@@ -345,6 +345,37 @@ static void stop_that_cannot_save_holds_the_run(void **state)
     IS(a, DONE);
 }
 
+/* Both nodes are cut off with step 9. The run is held, and ends when a holder is back. */
+static void stop_waits_for_holders_that_are_cut_off(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    stage_pass(&stage, 60000);
+    assert_int_equal(stage.view.nodes, 0);
+    goes_on(order(VERB(STOP), ""));
+    stage_pass(&stage, 60000);
+    refused(again(VERB(STOP), ""), "step 9 is not saved, and no node here holds it");
+    assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
+    a.conn += 100;
+    fakes_settle(&stage, two, 1);
+    IS(a, DONE);
+    assert_int_equal(a.ranks[0].checkpoint_step, 9);
+}
+
+/* The holders do not come back: the same command again ends the run, and says what is lost. */
+static void second_stop_ends_without_the_lost_steps(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    stage_pass(&stage, 60000);
+    (void)order(VERB(STOP), "");
+    stage_pass(&stage, 60000);
+    refused(again(VERB(STOP), ""), "Stop it again");
+    done(order(VERB(STOP), ""));
+    assert_string_equal(reply_text, "run demo is stopped; step 9 is not saved");
+    assert_int_equal(stage.view.phase, DPT_RDZV_DONE);
+}
+
 static void resume_takes_a_stop_back(void **state)
 {
     (void)state;
@@ -399,6 +430,8 @@ int main(void)
         TEST(stop_waits_for_nodes_after_a_restart),
         TEST(repeated_stop_does_not_stop_the_next_run),
         TEST(stop_that_cannot_save_holds_the_run),
+        TEST(stop_waits_for_holders_that_are_cut_off),
+        TEST(second_stop_ends_without_the_lost_steps),
         TEST(resume_takes_a_stop_back),
         TEST(restarted_server_goes_on_with_the_stop),
 #undef TEST
