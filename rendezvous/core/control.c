@@ -121,17 +121,33 @@ static bool find_run(struct command *command)
 
 /* ---- nodes ---- */
 
-/* The newest removed incarnation of the node; NULL: none is remembered. */
-static const struct departed *find_removed(const struct run *run, const char *node)
+/* This removed incarnation of the node (0: the newest one); NULL: it is not remembered. */
+static const struct departed *find_removed(const struct run *run, const char *node,
+                                           uint64_t incarnation)
 {
     const struct departed *newest = NULL;
     for (size_t i = 0; i < run->membership.n_departed_room; i++) {
         const struct departed *each = &run->membership.departed[i];
         if (each->incarnation != 0 && each->id_hash == dpt_rdzv_id_hash(node) &&
+            (incarnation == 0 || each->incarnation == incarnation) &&
             (newest == NULL || each->incarnation > newest->incarnation))
             newest = each;
     }
     return newest;
+}
+
+/* The node is not here any more. Only a node that was released has left as a drain promises: its
+ * state is safe. */
+static void answer_drained(struct command *command, const struct departed *removed)
+{
+    const char *run = command->run->name, *node = command->control->node;
+    if (removed != NULL && removed->released)
+        set_outcome(command, DONE, "run %s: node %s has left", run, node);
+    else
+        set_outcome(command, REFUSED,
+                    "run %s: node %s was lost or expelled, and has not left in order: its newest "
+                    "steps may be lost if no other node has them",
+                    run, node);
 }
 
 /* The answer names the incarnation that shall leave. A later one has come back on purpose. */
@@ -140,16 +156,15 @@ static void drain_node(struct command *command)
     struct run *run = command->run;
     const Dpt__Control *control = command->control;
     struct node *node = dpt_rdzv_find_node(run, control->node);
-    const struct departed *removed = find_removed(run, control->node);
+    const struct departed *removed = find_removed(run, control->node, control->number);
     const bool is_later =
         node != NULL && control->number != 0 && node->incarnation > control->number;
     if (node == NULL && dpt_rdzv_find_kept(run, control->node) != NULL) {
+        command->reply->number = control->number;
         set_outcome(command, GOES_ON, "node %s is not back since the server's restart",
                     control->node);
     } else if (is_later || (node == NULL && removed != NULL)) {
-        const bool left = removed == NULL || removed->released;
-        set_outcome(command, DONE, "run %s: node %s %s", run->name, control->node,
-                    left ? "has left" : "is gone: it was lost or expelled");
+        answer_drained(command, removed);
     } else if (node == NULL) {
         set_outcome(command, UNKNOWN, "run %s has no node '%s': dpt-ctl nodes lists them",
                     run->name, control->node);

@@ -49,6 +49,31 @@ static void later_incarnation_is_not_drained(void **state)
     assert_false(b.drain);
 }
 
+/* The node dies before it has left, and is started again: it was not drained. */
+static void drain_of_a_lost_node_is_refused(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    goes_on(order(VERB(DRAIN), "b"));
+    const uint64_t number = reply.number;
+    fake_dies(&b, &a, &stage);
+    stage_pass_speaking(&stage, two, 1, 20000);
+    reply.number = number;
+    refused(again(VERB(DRAIN), "b"), "was lost or expelled, and has not left in order");
+    refused(order(VERB(DRAIN), "b"), "was lost or expelled, and has not left in order");
+    b.conn += 100;
+    b.stamp.incarnation = 2;
+    b.counter = 0;
+    b.epoch = 0;
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_STANDBY;
+    b.ranks[0].generation = 0;
+    fake_say(&b, &stage);
+    assert_true(b.counter_seen > 0);
+    reply.number = number;
+    refused(again(VERB(DRAIN), "b"), "was lost or expelled, and has not left in order");
+    assert_false(b.drain);
+}
+
 static void evicted_node_stays_out(void **state)
 {
     (void)state;
@@ -217,6 +242,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, trio_setup, trio_teardown)
         TEST(drained_node_leaves),
         TEST(later_incarnation_is_not_drained),
+        TEST(drain_of_a_lost_node_is_refused),
         TEST(evicted_node_stays_out),
         TEST(evicted_node_stays_out_of_the_next_run),
         TEST(allowed_node_has_its_run_named),
