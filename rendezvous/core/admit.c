@@ -30,7 +30,8 @@ static bool answer_forgotten_end(const struct inquiry *from, const struct run *n
     const struct answer answer = {.phase = run->failed ? DPT__SERVER_PHASE__SERVER_FAILED
                                                        : DPT__SERVER_PHASE__SERVER_DONE,
                                   .text = run->failed ? "it ended while this node was away" : NULL,
-                                  .stopped = run->stopped};
+                                  .stopped = run->stopped,
+                                  .saved_step = run->saved_step};
     dpt_rdzv_answer_outsider(from, &answer);
     return true;
 }

@@ -274,6 +274,7 @@ static void apply_forget(struct dpt_rdzv *core, const struct dpt_rdzv_record *re
     *entry = (struct forgotten_run){.name_hash = dpt_rdzv_id_hash(record->run),
                                     .generation = record->generation,
                                     .run_generation = record->number,
+                                    .saved_step = record->step,
                                     .ended = (record->flags & DPT_RDZV_FLAG_ENDED) != 0,
                                     .failed = (record->flags & DPT_RDZV_FLAG_FAILED) != 0,
                                     .stopped = (record->flags & DPT_RDZV_FLAG_STOPPED) != 0};

@@ -108,7 +108,8 @@ enum dpt_rdzv_record_kind {
                                   incarnation, key, health, text (the fault), cause (the run's name:
                                   there may be no run yet); changes no durable state */
     DPT_RDZV_RECORD_FORGET,    /* the name is free again: generation (the highest that the run may
-                                  have used), number (the newest that ran), flags */
+                                  have used), number (the newest that ran), step (of the newest
+                                  checkpoint), flags */
     DPT_RDZV_RECORD_COUNT
 };
 

@@ -41,7 +41,7 @@ void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i)
     const bool failed = run->phase == DPT_RDZV_FAILED;
     dpt_rdzv_record(run, (struct dpt_rdzv_record){
                              .kind = DPT_RDZV_RECORD_FORGET,
-                             .step = run->progress.step,
+                             .step = run->progress.saved_step,
                              .generation = dpt_rdzv_newer(
                                  run->generation, dpt_rdzv_newer(formation->generation_high,
                                                                  formation->generation_floor)),

@@ -68,6 +68,8 @@ void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *a
         state->saved_step = at_least_0(run->progress.saved_step);
         state->world_step = at_least_0(answer->world_step);
     }
+    if (run == NULL && answer->stopped)
+        state->saved_step = at_least_0(answer->saved_step);
     state->last_holder = answer->stopped;
     state->status = answer->status;
     state->reply = answer->reply;

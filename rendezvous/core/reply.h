@@ -38,6 +38,7 @@ struct answer {
     int64_t world_step;     /* EXPELLED: step of the world that trains on with its steps; 0: none */
     const char *text;       /* NULL: none */
     bool stopped;           /* DONE because of an operator: some steps may not be saved */
+    int64_t saved_step;     /* stopped, without a run: of its newest checkpoint; <= 0: none */
     Dpt__RunStatus *status; /* memory of the outbox; NULL: none */
     Dpt__ControlReply *reply; /* likewise */
 };

@@ -346,6 +346,7 @@ struct forgotten_run {
     uint64_t name_hash;
     uint64_t generation;         /* highest that the run may have used */
     uint64_t run_generation;     /* newest that has run in it */
+    int64_t saved_step;          /* of the newest checkpoint; -1: none */
     bool ended, failed, stopped; /* the server tells late agents */
 };
 

@@ -117,6 +117,7 @@ static void deliver(struct stage *stage, const struct dpt_rdzv_send *send)
         fake->last_holder = message->last_holder;
         fake->drain = message->drain;
         fake->save_from = message->save_from;
+        fake->saved_step = message->saved_step;
         fake->n_nodes = message->n_nodes;
         fake->heartbeat_ms = message->heartbeat_ms;
         fake->world_step = message->world_step;

@@ -145,6 +145,7 @@ const char *kept_difference(const struct dpt_rdzv *a, const struct dpt_rdzv *b)
         SAME_NUMBER("", x, y, name_hash);
         SAME_NUMBER("", x, y, generation);
         SAME_NUMBER("", x, y, run_generation);
+        SAME_NUMBER("", x, y, saved_step);
         SAME_NUMBER("", x, y, ended);
         SAME_NUMBER("", x, y, failed);
         SAME_NUMBER("", x, y, stopped);
