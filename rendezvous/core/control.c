@@ -1,7 +1,7 @@
 /* Commands of an operator. Each is a wish that the operator's program repeats until the answer says
  * that it is done; so a lost message or a restart of the server needs no rule. A decision that a
  * later server must know (pause, stop, a denied node) is a record. */
-#include "rendezvous/core/control.h"
+#include "rendezvous/core/command.h"
 
 #include "rendezvous/core/advance.h"
 #include "rendezvous/core/apply.h"
@@ -10,35 +10,8 @@
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/rules.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-/* A command, and its answer in the making. */
-struct command {
-    struct dpt_rdzv *core;
-    const Dpt__Control *control;
-    Dpt__ControlReply *reply;
-    struct run *run;                     /* NULL: none */
-    char run_name[DPT_PROTO_NAME_BYTES]; /* ALLOW: of a run that may be forgotten; else "" */
-    char text[DPT_PROTO_TEXT_BYTES];
-};
-
-static void set_outcome(struct command *command, Dpt__ControlOutcome outcome, const char *fmt, ...)
-    DPT_PRINTF(3, 4);
-static void set_outcome(struct command *command, Dpt__ControlOutcome outcome, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    (void)vsnprintf(command->text, sizeof command->text, fmt, ap);
-    va_end(ap);
-    command->reply->outcome = outcome;
-}
-
-#define DONE    DPT__CONTROL_OUTCOME__CONTROL_DONE
-#define GOES_ON DPT__CONTROL_OUTCOME__CONTROL_GOES_ON
-#define REFUSED DPT__CONTROL_OUTCOME__CONTROL_REFUSED
-#define UNKNOWN DPT__CONTROL_OUTCOME__CONTROL_UNKNOWN
 
 /* ---- which run ---- */
 
@@ -59,14 +32,15 @@ static bool guess_run(struct command *command)
         return true;
     command->run = NULL;
     if (n > 1 && node[0] != '\0')
-        set_outcome(command, UNKNOWN, "%zu runs have a node '%s': name one with --run R", n, node);
+        dpt_rdzv_set_outcome(command, UNKNOWN, "%zu runs have a node '%s': name one with --run R",
+                             n, node);
     else if (n > 1)
-        set_outcome(command, UNKNOWN, "the server has %zu runs: name one", n);
+        dpt_rdzv_set_outcome(command, UNKNOWN, "the server has %zu runs: name one", n);
     else if (node[0] != '\0')
-        set_outcome(command, UNKNOWN, "no run here has a node '%s': dpt-ctl nodes lists them",
-                    node);
+        dpt_rdzv_set_outcome(command, UNKNOWN,
+                             "no run here has a node '%s': dpt-ctl nodes lists them", node);
     else
-        set_outcome(command, UNKNOWN, "the server has no run");
+        dpt_rdzv_set_outcome(command, UNKNOWN, "the server has no run");
     return false;
 }
 
@@ -88,11 +62,12 @@ static bool find_denied_run(struct command *command)
         return true;
     }
     if (n == 0)
-        set_outcome(command, UNKNOWN, "no node '%s' is denied: dpt-ctl nodes lists them",
-                    control->node);
+        dpt_rdzv_set_outcome(command, UNKNOWN, "no node '%s' is denied: dpt-ctl nodes lists them",
+                             control->node);
     else
-        set_outcome(command, UNKNOWN, "node '%s' is denied in %zu runs: name one with --run R",
-                    control->node, n);
+        dpt_rdzv_set_outcome(command, UNKNOWN,
+                             "node '%s' is denied in %zu runs: name one with --run R",
+                             control->node, n);
     return false;
 }
 
@@ -111,124 +86,12 @@ static bool find_run(struct command *command)
     const struct forgotten_run *forgotten = dpt_rdzv_find_forgotten(core, control->run);
     if (control->verb == DPT__CONTROL_VERB__CONTROL_STOP && forgotten != NULL &&
         forgotten->stopped) {
-        set_outcome(command, DONE, "run %s is stopped", control->run);
+        dpt_rdzv_set_outcome(command, DONE, "run %s is stopped", control->run);
         return false;
     }
     command->reply->outcome = UNKNOWN;
     dpt_rdzv_list_runs(core, control->run, command->text, sizeof command->text);
     return false;
-}
-
-/* ---- nodes ---- */
-
-/* This removed incarnation of the node (0: the newest one); NULL: it is not remembered. */
-static const struct departed *find_removed(const struct run *run, const char *node,
-                                           uint64_t incarnation)
-{
-    const struct departed *newest = NULL;
-    for (size_t i = 0; i < run->membership.n_departed_room; i++) {
-        const struct departed *each = &run->membership.departed[i];
-        if (each->incarnation != 0 && each->id_hash == dpt_rdzv_id_hash(node) &&
-            (incarnation == 0 || each->incarnation == incarnation) &&
-            (newest == NULL || each->incarnation > newest->incarnation))
-            newest = each;
-    }
-    return newest;
-}
-
-/* The node is not here any more. Only a node that was released has left as a drain promises: its
- * state is safe. */
-static void answer_drained(struct command *command, const struct departed *removed)
-{
-    const char *run = command->run->name, *node = command->control->node;
-    if (removed != NULL && removed->released)
-        set_outcome(command, DONE, "run %s: node %s has left", run, node);
-    else
-        set_outcome(command, REFUSED,
-                    "run %s: node %s was lost or expelled, and has not left in order: its newest "
-                    "steps may be lost if no other node has them",
-                    run, node);
-}
-
-/* The answer names the incarnation that shall leave. A later one has come back on purpose. */
-static void drain_node(struct command *command)
-{
-    struct run *run = command->run;
-    const Dpt__Control *control = command->control;
-    struct node *node = dpt_rdzv_find_node(run, control->node);
-    const struct departed *removed = find_removed(run, control->node, control->number);
-    const bool is_later =
-        node != NULL && control->number != 0 && node->incarnation > control->number;
-    if (node == NULL && dpt_rdzv_find_kept(run, control->node) != NULL) {
-        command->reply->number = control->number;
-        set_outcome(command, GOES_ON, "node %s is not back since the server's restart",
-                    control->node);
-    } else if (is_later || (node == NULL && removed != NULL)) {
-        answer_drained(command, removed);
-    } else if (node == NULL) {
-        set_outcome(command, UNKNOWN, "run %s has no node '%s': dpt-ctl nodes lists them",
-                    run->name, control->node);
-    } else {
-        command->reply->number = node->incarnation;
-        set_outcome(command, GOES_ON, "node %s leaves", node->id);
-        if (node->order != NODE_ORDER_NONE || node->leaving)
-            return;
-        node->order = NODE_ORDER_DRAIN;
-        run->changed = true;
-        dpt_rdzv_log(run, DPT_LOG_INFO, "node %s shall leave: an operator drains it", node->id);
-    }
-}
-
-static void remove_evicted(struct run *run, const char *id)
-{
-    struct node *node = dpt_rdzv_find_node(run, id);
-    const struct kept_node *kept = dpt_rdzv_find_kept(run, id);
-    if (node != NULL) {
-        node->order = NODE_ORDER_OUT;
-        dpt_rdzv_answer_evicted(run, node, dpt_rdzv_step_kept_by_others(run, node));
-        dpt_rdzv_node_lost(run, node, "an operator evicted it");
-    } else if (kept != NULL) { /* not back since the server's restart */
-        dpt_rdzv_remove_kept(run, kept, false, "an operator evicted it");
-    }
-}
-
-static void evict_node(struct command *command)
-{
-    struct run *run = command->run;
-    const char *node = command->control->node;
-    struct deny_list *denied = &command->core->denied;
-    if (dpt_rdzv_find_denied(command->core, run->name, node) == denied->n) {
-        if (!dpt_rdzv_knows_node(run, node)) {
-            set_outcome(command, UNKNOWN, "run %s has no node '%s': dpt-ctl nodes lists them",
-                        run->name, node);
-            return;
-        }
-        if (denied->n == DENIED_MAX) {
-            set_outcome(command, REFUSED, "%d nodes are denied, which is the most: allow some",
-                        DENIED_MAX);
-            return;
-        }
-        dpt_rdzv_decide(command->core, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_DENIED,
-                                                                .step = -1,
-                                                                .count = 1,
-                                                                .node = node,
-                                                                .text = run->name});
-        remove_evicted(run, node);
-    }
-    set_outcome(command, DONE, "run %s: node %s is out and denied", run->name, node);
-}
-
-static void allow_node(struct command *command)
-{
-    const char *run = command->run_name, *node = command->control->node;
-    if (dpt_rdzv_find_denied(command->core, run, node) == command->core->denied.n) {
-        set_outcome(command, DONE, "run %s: node %s is not denied", run, node);
-        return;
-    }
-    dpt_rdzv_decide(command->core,
-                    (struct dpt_rdzv_record){
-                        .kind = DPT_RDZV_RECORD_DENIED, .step = -1, .node = node, .text = run});
-    set_outcome(command, DONE, "run %s: node %s may join again", run, node);
 }
 
 /* ---- runs ---- */
@@ -258,11 +121,11 @@ static void answer_saved_end(struct command *command)
                           (run->phase == DPT_RDZV_DONE && saved_step >= run->progress.step);
     command->reply->step = step;
     if (saved_step <= 0)
-        set_outcome(command, REFUSED, "run %s has ended and has no checkpoint", run->name);
+        dpt_rdzv_set_outcome(command, REFUSED, "run %s has ended and has no checkpoint", run->name);
     else
-        set_outcome(command, is_saved ? DONE : REFUSED,
-                    "run %s has ended; its newest checkpoint has step %lld", run->name,
-                    (long long)saved_step);
+        dpt_rdzv_set_outcome(command, is_saved ? DONE : REFUSED,
+                             "run %s has ended; its newest checkpoint has step %lld", run->name,
+                             (long long)saved_step);
 }
 
 static void save_run(struct command *command)
@@ -273,27 +136,28 @@ static void save_run(struct command *command)
     const int64_t step = is_new ? step_to_save(run) : command->control->step;
     command->reply->step = step;
     if (!can_save(run)) {
-        set_outcome(command, REFUSED, "run %s has no checkpoint.dir, so it saves nothing",
-                    run->name);
+        dpt_rdzv_set_outcome(command, REFUSED, "run %s has no checkpoint.dir, so it saves nothing",
+                             run->name);
     } else if (dpt_rdzv_has_ended(run)) {
         answer_saved_end(command);
     } else if (is_new && run->generation > 0 && run->progress.step < 0 &&
                !dpt_rdzv_is_held_now(run)) {
         command->reply->step = -1; /* asked again, it is a new command */
-        set_outcome(command, GOES_ON, "no rank of run %s has reported its step yet", run->name);
+        dpt_rdzv_set_outcome(command, GOES_ON, "no rank of run %s has reported its step yet",
+                             run->name);
     } else if (dpt_rdzv_is_held_now(run) && step == 0) {
-        set_outcome(command, REFUSED, "run %s has made no step yet", run->name);
+        dpt_rdzv_set_outcome(command, REFUSED, "run %s has made no step yet", run->name);
     } else if (run->progress.saved_step >= step) {
-        set_outcome(command, DONE, "run %s: the checkpoint of step %lld is committed", run->name,
-                    (long long)run->progress.saved_step);
+        dpt_rdzv_set_outcome(command, DONE, "run %s: the checkpoint of step %lld is committed",
+                             run->name, (long long)run->progress.saved_step);
     } else {
         if (is_new && dpt_rdzv_is_held_now(run)) /* a farewell that failed is tried again */
             run->progress.farewell_step = -1;
         run->changed = run->changed || wishes->save_from != step;
         wishes->save_from = step;
         wishes->save_until_ms = command->core->now_ms + SAVE_WISH_MS;
-        set_outcome(command, GOES_ON, "run %s saves step %lld or the next one", run->name,
-                    (long long)step);
+        dpt_rdzv_set_outcome(command, GOES_ON, "run %s saves step %lld or the next one", run->name,
+                             (long long)step);
     }
 }
 
@@ -312,9 +176,9 @@ static bool is_taken_back(struct command *command, bool in_force)
     command->reply->step = 0;
     if (!repeated || in_force)
         return false;
-    set_outcome(command, REFUSED,
-                "run %s goes on: an operator has resumed it, or it was started again",
-                command->run->name);
+    dpt_rdzv_set_outcome(command, REFUSED,
+                         "run %s goes on: an operator has resumed it, or it was started again",
+                         command->run->name);
     return true;
 }
 
@@ -324,12 +188,13 @@ static void pause_run(struct command *command)
     if (is_taken_back(command, run->kept.paused))
         return;
     if (run->phase == DPT_RDZV_DRAINING || run->plan.n_finished > 0) {
-        set_outcome(command, REFUSED, "all steps of run %s are done, and it ends", run->name);
+        dpt_rdzv_set_outcome(command, REFUSED, "all steps of run %s are done, and it ends",
+                             run->name);
         return;
     }
     if (run->kept.stopped) {
-        set_outcome(command, REFUSED, "run %s is being stopped: dpt-ctl resume takes that back",
-                    run->name);
+        dpt_rdzv_set_outcome(command, REFUSED,
+                             "run %s is being stopped: dpt-ctl resume takes that back", run->name);
         return;
     }
     if (!run->kept.paused) {
@@ -338,17 +203,17 @@ static void pause_run(struct command *command)
     }
     dpt_rdzv_advance(run);
     if (dpt_rdzv_is_held_now(run))
-        set_outcome(command, DONE, "run %s is paused after step %lld", run->name,
-                    (long long)(run->progress.step > 0 ? run->progress.step : 0));
+        dpt_rdzv_set_outcome(command, DONE, "run %s is paused after step %lld", run->name,
+                             (long long)(run->progress.step > 0 ? run->progress.step : 0));
     else
-        set_outcome(command, GOES_ON, "run %s finishes its step", run->name);
+        dpt_rdzv_set_outcome(command, GOES_ON, "run %s finishes its step", run->name);
 }
 
 static void resume_run(struct command *command)
 {
     struct run *run = command->run;
     if (!dpt_rdzv_is_held(run)) {
-        set_outcome(command, DONE, "run %s is not paused", run->name);
+        dpt_rdzv_set_outcome(command, DONE, "run %s is not paused", run->name);
         return;
     }
     if (run->kept.paused)
@@ -359,7 +224,7 @@ static void resume_run(struct command *command)
     run->changed = true;
     dpt_rdzv_log(run, DPT_LOG_INFO, "an operator lets the run go on");
     run->wishes.resumed = run->phase == DPT_RDZV_WAITING;
-    set_outcome(command, DONE, "run %s goes on", run->name);
+    dpt_rdzv_set_outcome(command, DONE, "run %s goes on", run->name);
 }
 
 /* Of a run that has ended a STOP may be done; nothing else can be done. */
@@ -371,14 +236,15 @@ static void answer_ended(struct command *command)
     const bool stopped = run->kept.stopped && run->phase == DPT_RDZV_DONE;
     const bool stops = command->control->verb == DPT__CONTROL_VERB__CONTROL_STOP;
     if (stopped && stops && n > 0)
-        set_outcome(command, GOES_ON, "%zu nodes of run %s have not ended yet", n, run->name);
+        dpt_rdzv_set_outcome(command, GOES_ON, "%zu nodes of run %s have not ended yet", n,
+                             run->name);
     else if (stopped && stops && unsaved > 0)
-        set_outcome(command, DONE, "run %s is stopped; step %lld is not saved", run->name,
-                    (long long)unsaved);
+        dpt_rdzv_set_outcome(command, DONE, "run %s is stopped; step %lld is not saved", run->name,
+                             (long long)unsaved);
     else if (stopped && stops)
-        set_outcome(command, DONE, "run %s is stopped", run->name);
+        dpt_rdzv_set_outcome(command, DONE, "run %s is stopped", run->name);
     else
-        set_outcome(command, REFUSED, "run %s has ended", run->name);
+        dpt_rdzv_set_outcome(command, REFUSED, "run %s has ended", run->name);
 }
 
 static void stop_run(struct command *command)
@@ -388,14 +254,16 @@ static void stop_run(struct command *command)
     if (is_taken_back(command, run->kept.stopped))
         return;
     if (!can_save(run) && !run->kept.stopped && run->generation > 0) {
-        set_outcome(command, REFUSED,
-                    "run %s has no checkpoint.dir, so all its steps would be lost: end its workers "
-                    "with SIGTERM if you want that",
-                    run->name);
+        dpt_rdzv_set_outcome(
+            command, REFUSED,
+            "run %s has no checkpoint.dir, so all its steps would be lost: end its workers "
+            "with SIGTERM if you want that",
+            run->name);
         return;
     }
     if (run->phase == DPT_RDZV_DRAINING || run->plan.n_finished > 0) {
-        set_outcome(command, REFUSED, "all steps of run %s are done, and it ends", run->name);
+        dpt_rdzv_set_outcome(command, REFUSED, "all steps of run %s are done, and it ends",
+                             run->name);
         return;
     }
     if (!run->kept.stopped) {
@@ -412,18 +280,20 @@ static void stop_run(struct command *command)
         answer_ended(command);
         return;
     }
-    set_outcome(command, GOES_ON, "run %s saves its state", run->name);
+    dpt_rdzv_set_outcome(command, GOES_ON, "run %s saves its state", run->name);
     if (run->wishes.told_away)
-        set_outcome(command, REFUSED,
-                    "run %s has stopped, but step %lld is not saved, and no node here holds it: the "
-                    "run is held until a node that was cut off comes back with it. Stop it again "
-                    "to end it without that step, or resume it",
-                    run->name, (long long)dpt_rdzv_step_without_checkpoint(run));
+        dpt_rdzv_set_outcome(
+            command, REFUSED,
+            "run %s has stopped, but step %lld is not saved, and no node here holds it: the "
+            "run is held until a node that was cut off comes back with it. Stop it again "
+            "to end it without that step, or resume it",
+            run->name, (long long)dpt_rdzv_step_without_checkpoint(run));
     if (run->wishes.told_unsaved)
-        set_outcome(command, REFUSED,
-                    "run %s has stopped, but its state could not be saved (the ranks' logs say "
-                    "why): stop it again, or resume it",
-                    run->name);
+        dpt_rdzv_set_outcome(
+            command, REFUSED,
+            "run %s has stopped, but its state could not be saved (the ranks' logs say "
+            "why): stop it again, or resume it",
+            run->name);
 }
 
 /* ---- the command ---- */
@@ -443,7 +313,7 @@ static void dump_run(struct command *command, Dpt__RunStatus **ret_status)
     const int64_t now_ms = command->core->now_ms;
     const uint64_t number = command->control->number;
     if (number == 0) {
-        set_outcome(command, REFUSED, "a dump needs a number");
+        dpt_rdzv_set_outcome(command, REFUSED, "a dump needs a number");
         return;
     }
     if (wishes->dump != number && (dpt_rdzv_dump_wanted(run) == 0 || dpt_rdzv_is_dumped(run))) {
@@ -454,19 +324,19 @@ static void dump_run(struct command *command, Dpt__RunStatus **ret_status)
     wishes->dump_until_ms = now_ms + DUMP_WISH_MS;
     command->reply->number = wishes->dump;
     if (!dpt_rdzv_is_dumped(run)) {
-        set_outcome(command, GOES_ON, "ranks of run %s print their stacks", run->name);
+        dpt_rdzv_set_outcome(command, GOES_ON, "ranks of run %s print their stacks", run->name);
         return;
     }
-    set_outcome(command, DONE, "run %s", run->name);
+    dpt_rdzv_set_outcome(command, DONE, "run %s", run->name);
     *ret_status = dpt_rdzv_new_status(run, wishes->dump);
 }
 
 static void carry_out(struct command *command)
 {
     static void (*const carry_out_verb[])(struct command *) = {
-        [DPT__CONTROL_VERB__CONTROL_DRAIN] = drain_node,
-        [DPT__CONTROL_VERB__CONTROL_EVICT] = evict_node,
-        [DPT__CONTROL_VERB__CONTROL_ALLOW] = allow_node,
+        [DPT__CONTROL_VERB__CONTROL_DRAIN] = dpt_rdzv_drain_node,
+        [DPT__CONTROL_VERB__CONTROL_EVICT] = dpt_rdzv_evict_node,
+        [DPT__CONTROL_VERB__CONTROL_ALLOW] = dpt_rdzv_allow_node,
         [DPT__CONTROL_VERB__CONTROL_SAVE] = save_run,
         [DPT__CONTROL_VERB__CONTROL_PAUSE] = pause_run,
         [DPT__CONTROL_VERB__CONTROL_RESUME] = resume_run,
@@ -476,7 +346,7 @@ static void carry_out(struct command *command)
                                verb == DPT__CONTROL_VERB__CONTROL_EVICT ||
                                verb == DPT__CONTROL_VERB__CONTROL_ALLOW;
     if (is_about_node && command->control->node[0] == '\0')
-        set_outcome(command, REFUSED, "the command names no node");
+        dpt_rdzv_set_outcome(command, REFUSED, "the command names no node");
     else if (command->run != NULL && dpt_rdzv_has_ended(command->run) &&
              verb != DPT__CONTROL_VERB__CONTROL_ALLOW && verb != DPT__CONTROL_VERB__CONTROL_SAVE)
         answer_ended(command);

@@ -19,7 +19,9 @@
  *               advance.c
  *   join.h      join_claim.c, owner.c, unhealthy.c, admit.c, report.c
  *                                                         messages of agents
- *   control.h   control_info.c, control.c                 messages of an operator (orders.h)
+ *   control.h, command.h
+ *               control_info.c, control_nodes.c, control.c
+ *                                                         messages of an operator (orders.h)
  *   core.h      core.c                                    events, time, views */
 #ifndef DPT_RENDEZVOUS_CORE_RUN_STATE_H
 #define DPT_RENDEZVOUS_CORE_RUN_STATE_H

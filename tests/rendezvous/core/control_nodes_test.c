@@ -57,7 +57,10 @@ static void drain_of_a_lost_node_is_refused(void **state)
     goes_on(order(VERB(DRAIN), "b"));
     const uint64_t number = reply.number;
     fake_dies(&b, &a, &stage);
-    stage_pass_speaking(&stage, two, 1, 20000);
+    for (int i = 0; i < 20; i++) {
+        fakes_settle(&stage, two, 1);
+        stage_pass_speaking(&stage, two, 1, 1000);
+    }
     reply.number = number;
     refused(again(VERB(DRAIN), "b"), "was lost or expelled, and has not left in order");
     refused(order(VERB(DRAIN), "b"), "was lost or expelled, and has not left in order");

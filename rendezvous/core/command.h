@@ -1,0 +1,31 @@
+/* A command of an operator while it is carried out. For the files of control.h. */
+#ifndef DPT_RENDEZVOUS_CORE_COMMAND_H
+#define DPT_RENDEZVOUS_CORE_COMMAND_H
+
+#include "rendezvous/core/control.h"
+
+/* A command, and its answer in the making. */
+struct command {
+    struct dpt_rdzv *core;
+    const Dpt__Control *control;
+    Dpt__ControlReply *reply;
+    struct run *run;                     /* NULL: none */
+    char run_name[DPT_PROTO_NAME_BYTES]; /* ALLOW: of a run that may be forgotten; else "" */
+    char text[DPT_PROTO_TEXT_BYTES];
+};
+
+#define DONE    DPT__CONTROL_OUTCOME__CONTROL_DONE
+#define GOES_ON DPT__CONTROL_OUTCOME__CONTROL_GOES_ON
+#define REFUSED DPT__CONTROL_OUTCOME__CONTROL_REFUSED
+#define UNKNOWN DPT__CONTROL_OUTCOME__CONTROL_UNKNOWN
+
+/* Gives the reply its outcome and the command its text. */
+void dpt_rdzv_set_outcome(struct command *command, Dpt__ControlOutcome outcome, const char *fmt,
+                          ...) DPT_PRINTF(3, 4);
+
+/* DRAIN, EVICT and ALLOW, of a command that names a node. */
+void dpt_rdzv_drain_node(struct command *command);
+void dpt_rdzv_evict_node(struct command *command);
+void dpt_rdzv_allow_node(struct command *command);
+
+#endif
