@@ -81,15 +81,13 @@ const struct dpt_key dpt_config_keys[] = {
     {KEY(INT, cluster.max_restarts), RUN, .def = "100", FROM_TO(0, 1000000),
      .help = "crashes that the run survives; progress refills the budget"},
     {KEY(TEXT, cluster.rdzv), NODE, .def = "null", .flags = NULLABLE,
-     .help = "HOST:PORT of dpt-rdzv; null: 127.0.0.1:29500, or the embedded server of a single "
-             "node"},
+     .help = "HOST:PORT of dpt-rdzv; null: 127.0.0.1:29500, or a single node's embedded server"},
     {KEY(TEXT, cluster.interface), NODE, .def = "null", .flags = NULLABLE,
      .help = "network interface of the data plane; null: the one routed to the peers"},
     {KEY(TEXT, cluster.host_group), NODE, .def = "null", .flags = NULLABLE,
      .help = "ranks of one host share memory only if their groups are equal"},
     {KEY(TEXT, cluster.rack), NODE, .def = "null", .flags = NULLABLE,
-     .help = "name of this machine's rack: ranks of one rack are neighbours in the world, and "
-             "shadows are in another rack"},
+     .help = "name of this machine's rack: its ranks are neighbours; shadows are in another rack"},
     {KEY(INT, cluster.mesh_max), RUN, .def = "256", FROM_TO(1, DPT_MESH_MAX),
      .help = "ranks of the largest world in which each rank has a connection to every other; in a "
              "larger world a rank has at most 2 log2 W connections between hosts, and ranks relay "

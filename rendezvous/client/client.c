@@ -48,7 +48,7 @@ static enum dpt_status create_client(void *context, const char *endpoint, int si
     struct dpt_client *client = calloc(1, sizeof *client);
     if (client == NULL)
         return dpt_fail_nomem(err, "rendezvous client");
-    client->fds[0] = client->fds[1] = client->tcp = -1;
+    client->fds[0] = client->fds[1] = client->newest.fd = -1;
     client->silence_ms = silence_ms;
     client->keys = *keys;
     client->enrolling = client->asked_token = !keys->open && keys->has_token && keys->enroll_first;
@@ -174,7 +174,7 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
     uint32_t value = 0;
     for (int number; (number = next_monitor_event(client, &value)) != 0;) {
         if (number == ZMQ_EVENT_CONNECTED) {
-            client->tcp = (int)value;
+            client->newest.fd = (int)value;
             continue;
         }
         const bool failed = number == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL ||
@@ -222,7 +222,7 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
 
 uint32_t dpt_client_round_trip_us(const struct dpt_client *client)
 {
-    return client->round_trip_us;
+    return client->newest.round_trip_us;
 }
 
 void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS])

@@ -10,6 +10,12 @@
 
 #include <zmq.h>
 
+/* The newest TCP connection. */
+struct client_link {
+    int fd;                 /* ZeroMQ owns it; -1: none */
+    uint32_t round_trip_us; /* 0: not known */
+};
+
 struct dpt_client {
     void *context, *socket;
     bool borrows_context;                    /* that of a group */
@@ -19,11 +25,10 @@ struct dpt_client {
     int fds[DPT_CLIENT_FDS];
     uint32_t sockets; /* number of sockets opened so far; part of a monitor's name */
     bool up;
-    int tcp;                /* descriptor of the newest TCP connection, which ZeroMQ owns; -1 */
-    uint32_t round_trip_us; /* of the newest connection that was made; 0: not known */
-    bool gave_up;           /* the socket was replaced, and DOWN is still to be returned */
-    zmq_msg_t message;      /* received last */
-    bool heard;             /* a message or a connection came since the last tick */
+    struct client_link newest;
+    bool gave_up;      /* the socket was replaced, and DOWN is still to be returned */
+    zmq_msg_t message; /* received last */
+    bool heard;        /* a message or a connection came since the last tick */
     int64_t last_heard_ms, last_tick_ms;
     int64_t first_tick_ms; /* -1: there was no tick */
     bool was_up, looked;   /* a connection was made; the search for a reason was started */

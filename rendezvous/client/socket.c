@@ -140,10 +140,11 @@ void client_measure_link(struct dpt_client *client)
     struct tcp_info info;
     socklen_t bytes = sizeof info;
     memset(&info, 0, sizeof info);
-    if (client->tcp >= 0 && getsockopt(client->tcp, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0)
-        client->round_trip_us = info.tcpi_min_rtt > 0 && info.tcpi_min_rtt < UINT32_MAX
-                                    ? info.tcpi_min_rtt
-                                    : info.tcpi_rtt; /* the kernel has no shortest one */
+    if (client->newest.fd >= 0 &&
+        getsockopt(client->newest.fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0)
+        client->newest.round_trip_us = info.tcpi_min_rtt > 0 && info.tcpi_min_rtt < UINT32_MAX
+                                           ? info.tcpi_min_rtt
+                                           : info.tcpi_rtt; /* the kernel has no shortest one */
 }
 
 void client_note_end(struct dpt_client *client)

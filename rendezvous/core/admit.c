@@ -6,6 +6,7 @@
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/restart.h"
 #include "rendezvous/core/rules.h"
+#include "rendezvous/core/tally.h"
 
 #include <string.h>
 

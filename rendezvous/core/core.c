@@ -10,6 +10,7 @@
 #include "rendezvous/core/restart.h"
 #include "rendezvous/core/rules.h"
 #include "rendezvous/core/run_state.h"
+#include "rendezvous/core/tally.h"
 
 #include <stdio.h>
 #include <stdlib.h>

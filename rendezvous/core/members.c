@@ -2,6 +2,7 @@
 #include "rendezvous/core/apply.h"
 
 #include "rendezvous/core/kept.h"
+#include "rendezvous/core/tally.h"
 
 #include <stdio.h>
 #include <stdlib.h>

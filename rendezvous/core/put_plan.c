@@ -3,6 +3,7 @@
 
 #include "rendezvous/core/apply.h"
 #include "rendezvous/core/queries.h"
+#include "rendezvous/core/tally.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,6 +4,7 @@
 #include "rendezvous/core/apply.h"
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/rules.h"
+#include "rendezvous/core/tally.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* Runs and nodes: found by name, made of a record, freed. */
 #include "rendezvous/core/kept.h"
+#include "rendezvous/core/tally.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Leases, broken control connections, and a server that hears no node (docs/membership.md,
  * "Losses"). */
 #include "rendezvous/core/queries.h"
+#include "rendezvous/core/tally.h"
 
 /* Outsiders prove that the network works only if they send at least this often. */
 enum { OUTSIDER_GAP_MS = 1000 };

@@ -1,6 +1,6 @@
 /* Counters and lists over the nodes of a run. They are kept up to date with each message, so that
  * no message and no TICK has to walk over all nodes. */
-#include "rendezvous/core/run_state.h"
+#include "rendezvous/core/tally.h"
 
 /* ---- ranks ---- */
 

@@ -2,6 +2,7 @@
 #include "rendezvous/core/apply.h"
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/rules.h"
+#include "rendezvous/core/tally.h"
 
 void dpt_rdzv_enter_phase(struct run *run, enum dpt_rdzv_phase phase)
 {
