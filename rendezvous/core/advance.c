@@ -148,6 +148,14 @@ static void advance_waiting(struct run *run)
         advance_adopting(run);
         return;
     }
+    const struct node *back = held ? dpt_rdzv_foreign_node(run) : NULL;
+    if (back != NULL) { /* it has not heard that it shall stop */
+        dpt_rdzv_prepare(run, PREPARE_HARD,
+                         dpt_rdzv_cause(CAUSE_LEFT, 0,
+                                        "node %s is back in a run that an operator holds",
+                                        back->id));
+        return;
+    }
     if (run->generation > 0 && dpt_rdzv_farewell_is_due(run)) {
         const bool leaves = run->membership.n_leaving > 0;
         dpt_rdzv_prepare(run, PREPARE_HARD,
