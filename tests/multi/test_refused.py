@@ -95,7 +95,8 @@ def worker(tmp_path, *args, sets=None, config=TINY, timeout=60):
 def test_most_slots_of_a_step(tmp_path):
     """A step with the largest number of micro-batches is accepted; one more is refused."""
     sets = {"model.n_layer": 1, "model.n_embd": 16, "model.n_head": 1, "model.context": 4, "train.seq_len": 4,
-            "train.micro_batch": 1, "train.steps": 1, "optimizer.warmup_steps": 0, "cluster.threads": 1}
+            "train.micro_batch": 1, "train.steps": 1, "optimizer.warmup_steps": 0, "cluster.threads": 1,
+            "cluster.timeout_s": 30}
     code, _, err = worker(tmp_path, "--nnodes", "1", sets={**sets, "train.global_batch": 4097})
     assert code == 2, err
     assert one_line(err).endswith("4097 slots a step, more than 4096; nearest: a global_batch of 4096, or a "
