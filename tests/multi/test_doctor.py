@@ -40,8 +40,8 @@ def gigabytes(result):
 
 
 def test_limited_link_has_its_rate_and_is_an_outlier(tmp_path, slow):
-    """Of three hosts at a switch, the third sends at a limited rate. The matrix has this rate within 10 %; the node and
-    the asymmetry are named."""
+    """Of three hosts at a switch, the third sends at a limited rate. The matrix has this rate within 10 % (40 % under
+    sanitizers, beside other tests); the node and the asymmetry are named."""
     try:
         with Star(3) as star:
             star.limit(LIMIT_MBIT, star.ends[2:3])
@@ -53,7 +53,7 @@ def test_limited_link_has_its_rate_and_is_an_outlier(tmp_path, slow):
     rates, limit = gigabytes(result), LIMIT_MBIT / 8e3
     assert code == 0 and set(rates) == {(i, k) for i in range(3) for k in range(3) if i != k}, result
     for to in (0, 1):
-        assert abs(rates[2, to] / limit - 1) <= 0.10, (rates, limit)
+        assert abs(rates[2, to] / limit - 1) <= 0.10 * slow, (rates, limit)
     for pair in set(rates) - {(2, 0), (2, 1)}:
         assert rates[pair] > 3 * limit, (pair, rates)
     assert any(f"{NET}3" in text and "sends to all others" in text for text in texts(result, "slow node")), result
