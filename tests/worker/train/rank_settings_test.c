@@ -23,7 +23,7 @@ enum { JOIN_STEPS = 16, LOSS_STEPS = 40, LOSS_STEPS_OF_IMAGES = 14 };
 /* Sanitizers that make everything very slow get a part of the rows. */
 static size_t rows_every(void)
 {
-    return dpt_test_every() > 2 ? dpt_test_every() : 1;
+    return SANITIZED_EVERY > 2 ? dpt_test_every() : 1;
 }
 
 static bool has_labels(const struct settings *row)
