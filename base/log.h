@@ -39,8 +39,8 @@ void dpt_log_set_where(int rank, uint64_t generation, int64_t step);
 /* `2026-01-02T03:04:05.678Z I dpt-worker node=… rank=0 gen=3 step=41: text`, cut at 2,048 bytes. */
 void dpt_log(enum dpt_log_level level, const char *fmt, ...) DPT_PRINTF(2, 3);
 
-/* Bounds a line whose cause others can repeat as often as they like. Initially zeroed. One
- * thread. */
+/* Bounds the number of lines about an event that strangers can cause at any rate. Initially zeroed.
+ * One thread. */
 struct dpt_log_bound {
     uint64_t n;      /* events since the last line */
     int64_t line_ms; /* time of the last line; 0: there was none */

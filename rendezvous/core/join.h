@@ -36,8 +36,8 @@ enum claim dpt_rdzv_judge_claim(const struct run *run, const struct node *former
 
 /* ---- unhealthy.c ---- */
 
-/* Refuses a process whose message has a fault of its machine, and records that. False: it has none;
- * there is no answer. The message must have a spec. */
+/* If the message has a fault of its sender's machine: refuses the process, records that, and
+ * returns true. The message must have a spec. */
 bool dpt_rdzv_answer_unhealthy(const struct inquiry *from);
 
 /* ---- owner.c ---- */

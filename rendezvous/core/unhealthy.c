@@ -1,5 +1,5 @@
-/* Refuses nodes whose health check has failed. Such a node is no member and defines no run; the
- * journal has it as history. */
+/* Refuses a node after a failed health check. The node is no member and defines no run. The journal
+ * has it as history. */
 #include "rendezvous/core/join.h"
 
 #include "rendezvous/core/apply.h"

@@ -290,7 +290,7 @@ static void all_arrived(struct sim *sim, struct group *group)
     }
 }
 
-/* The rank is in one rack of the plan with those members whose machines are in one with its own. */
+/* Two members have one rack in the plan exactly if their machines are in one rack. */
 static void check_rack(struct sim *sim, const struct group *group, const struct proc *proc,
                        const Dpt__Plan *plan)
 {
