@@ -9,7 +9,7 @@ void dpt_agent_rank_reset(struct agent_rank *rank, uint32_t local_rank)
     dpt_report_init(&rank->report);
     rank->report.state.local_rank = local_rank;
     rank->report.state.spawn = rank->spawn;
-    rank->started = rank->doomed = false;
+    rank->reported = rank->started = rank->doomed = false;
     rank->kept_step = 0;
     rank->asked_generation = 0;
     rank->plan_rank = -1;
@@ -345,6 +345,7 @@ void dpt_agent_on_rank(struct dpt_agent *agent, const struct dpt_agent_event *ev
         return;
     const Dpt__RankState *state = &rank->report.state;
     rank->judged_ms = rank->report_ms = agent->now_ms;
+    rank->reported = true;
     if (report_is_news(state, message->state))
         agent->out.server_due = rank->has_news = true;
     dpt_report_copy(&rank->report, message);
@@ -359,6 +360,14 @@ void dpt_agent_on_rank(struct dpt_agent *agent, const struct dpt_agent_event *ev
 }
 
 /* ---- deadlines ---- */
+
+/* How long a process may be silent. A new process loads its program first: on a busy machine that
+ * takes longer than a short lease, however often the process is started again. */
+static int64_t silence_limit_ms(const struct dpt_agent *agent, const struct agent_rank *rank)
+{
+    const int64_t lease_ms = agent->timing.lease_ms;
+    return rank->reported || lease_ms > FIRST_REPORT_MS ? lease_ms : FIRST_REPORT_MS;
+}
 
 static bool has_not_quiesced(const struct dpt_agent *agent, const struct agent_rank *rank)
 {
@@ -386,7 +395,7 @@ static void judge_process(struct dpt_agent *agent, uint32_t local_rank)
     if (rank->life != LIFE_UP || (dpt_agent_lacks_server(agent) &&
                                   rank->report.state.step_applied > dpt_agent_saved_step(agent)))
         return;
-    if (agent->now_ms - rank->judged_ms > agent->timing.lease_ms)
+    if (agent->now_ms - rank->judged_ms > silence_limit_ms(agent, rank))
         crash_process(agent, local_rank, "was silent too long and is killed");
     else if (has_not_quiesced(agent, rank))
         crash_process(agent, local_rank, "did not quiesce in time and is killed");

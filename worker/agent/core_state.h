@@ -26,6 +26,8 @@ enum {
     EXPULSIONS_MAX = 8,
     /* After this number of steps an error is no longer the first error. */
     FORGIVEN_STEPS = 10,
+    /* Least time to the first report of a process. */
+    FIRST_REPORT_MS = 5000,
     /* Failed starts in a row after which a local rank stays empty. */
     STARTS_MAX = 10,
     END_TEXT_BYTES = 2 * DPT_PROTO_TEXT_BYTES
@@ -50,6 +52,7 @@ struct agent_rank {
     int64_t judged_ms;
     /* With DOWN: time of the next start, and length of the last pause. */
     int64_t respawn_at_ms, pause_ms;
+    bool reported;          /* a report of this process has come */
     bool started;           /* this process has reached RANK_STANDBY */
     bool doomed;            /* the process has reported a fatal error and writes nothing more */
     uint32_t failed_starts; /* failed starts in a row */
