@@ -359,6 +359,34 @@ static void test_lease_allows_writing(void **state)
     assert_true(b->lease_ms[0] > b->now_ms);
 }
 
+static void wait_for_ranks(struct bench *b, int64_t ms)
+{
+    for (const int64_t until_ms = b->now_ms + ms; b->now_ms < until_ms;) {
+        bench_pass(b, 50);
+        bench_server(b, SERVER(WAITING), 0);
+    }
+}
+
+/* A process has five seconds to its first report, however short the lease is. */
+static void test_first_report(void **state)
+{
+    struct bench *b = *state;
+    Dpt__RunSpec spec = bench_spec();
+    spec.timeout_ms = 300;
+    const struct dpt_agent_facts facts = {.spec = &spec, .n_ranks = RANKS};
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &facts});
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_UP});
+    bench_server(b, SERVER(WAITING), 0);
+    wait_for_ranks(b, 4900);
+    assert_int_equal(b->kills[0] + b->kills[1], 0);
+    bench_rank(b, 0, RANK(STARTING), 0);
+    wait_for_ranks(b, 200);
+    assert_int_equal(b->kills[0], 0);
+    assert_int_equal(b->kills[1], 1);
+    wait_for_ranks(b, 200);
+    assert_int_equal(b->kills[0], 1);
+}
+
 static void test_memory_of_a_gap(void **state)
 {
     struct bench *b = *state;
@@ -417,6 +445,7 @@ int main(void)
         T(test_expelled_agent_counts_unsaved_steps),
         T(test_expelled_again_and_again),
         T(test_lease_allows_writing),
+        T(test_first_report),
         T(test_memory_of_a_gap),
         T(test_health_goes_with_the_config),
     };
