@@ -24,7 +24,8 @@ typedef struct {
 
 #define EACH_LANE for (int i = 0; i < LANES; i++)
 
-/* `name` returns x, of a and, for BINARY, b: the vector itself, or with _LANES its lane i. */
+/* `name` returns x, of a and, for BINARY, b: the vector itself, or with _LANES its lane i. OPERATOR
+ * applies one to each lane. */
 #define UNARY(result, name, type, x)                                                               \
     INLINE result name(type a)                                                                     \
     {                                                                                              \
@@ -34,6 +35,11 @@ typedef struct {
     INLINE result name(left a, right b)                                                            \
     {                                                                                              \
         return (result){x};                                                                        \
+    }
+#define OPERATOR(vector, name, member, op)                                                         \
+    INLINE vector name(vector a, vector b)                                                         \
+    {                                                                                              \
+        return (vector){a.member op b.member};                                                     \
     }
 #define UNARY_LANES(result, name, type, member, x)                                                 \
     INLINE result name(type a)                                                                     \
@@ -77,10 +83,10 @@ INLINE v16 v_select(m16 m, v16 a, v16 b)
     const m16 x = {(VECTOR(int32_t))a.f}, y = {(VECTOR(int32_t))b.f};
     return (v16){(VECTOR(float))((x.i & m.i) | (y.i & ~m.i))};
 }
-BINARY(v16, v_add, v16, v16, a.f + b.f)
-BINARY(v16, v_sub, v16, v16, a.f - b.f)
-BINARY(v16, v_mul, v16, v16, a.f * b.f)
-BINARY(v16, v_div, v16, v16, a.f / b.f)
+OPERATOR(v16, v_add, f, +)
+OPERATOR(v16, v_sub, f, -)
+OPERATOR(v16, v_mul, f, *)
+OPERATOR(v16, v_div, f, /)
 BINARY(m16, v_less, v16, v16, a.f < b.f)
 UNARY(m16, v_is_nan, v16, a.f != a.f)
 INLINE v16 v_max(v16 a, v16 b)
@@ -130,10 +136,10 @@ INLINE w16 w_load(const uint32_t *p)
     memcpy(&r.u, p, sizeof r.u);
     return r;
 }
-BINARY(w16, w_add, w16, w16, a.u + b.u)
-BINARY(w16, w_xor, w16, w16, a.u ^ b.u)
-BINARY(w16, w_and, w16, w16, a.u & b.u)
-BINARY(w16, w_or, w16, w16, a.u | b.u)
+OPERATOR(w16, w_add, u, +)
+OPERATOR(w16, w_xor, u, ^)
+OPERATOR(w16, w_and, u, &)
+OPERATOR(w16, w_or, u, |)
 BINARY(w16, w_left, w16, int, a.u << (uint32_t)b)
 BINARY(w16, w_right, w16, int, a.u >> (uint32_t)b)
 INLINE void w_multiply(w16 a, w16 b, w16 *hi, w16 *lo)

@@ -155,9 +155,13 @@ static void alone(struct rank *self)
     int job = 3;
     CHECK_STATUS(DPT_EIO, dpt_comm_thread_run(t, job_fail, &job, &self->err), &self->err);
     CHECK(strcmp(self->err.text, "job 3 failed") == 0);
-    CHECK(dpt_comm_thread_failed(t));
     CHECK(dpt_comm_thread_suspect(t) == -1);
+    job = 4;
     dpt_comm_thread_post(t, job_fail, &job);
+    while (dpt_comm_thread_check(t, &self->err) == DPT_OK)
+        (void)sched_yield();
+    CHECK_STATUS(DPT_EIO, self->err.status, &self->err);
+    CHECK(strcmp(self->err.text, "job 4 failed") == 0);
     CHECK_STATUS(DPT_EIO, dpt_comm_thread_wait(t, NULL), &self->err);
     dpt_comm_thread_close(t);
     dpt_comm_thread_destroy(&t);
@@ -180,7 +184,7 @@ static void one_generation_after_another(struct rank *self)
     for (uint64_t generation = 1; generation <= ROUNDS; generation++) {
         open_generation(self, t, generation);
         CHECK_OK(dpt_comm_thread_run(t, job_gather, self, &self->err), &self->err);
-        CHECK(!dpt_comm_thread_failed(t));
+        CHECK_OK(dpt_comm_thread_check(t, &self->err), &self->err);
         dpt_comm_thread_close(t);
         CHECK(dpt_comm_thread_comm(t) == NULL);
         dpt_comm_thread_account(t, &account);

@@ -337,7 +337,7 @@ static void lose_one(struct rank *self)
         for (int b = 1; b < s->n_buckets; b++)
             CHECK_OK(dpt_reducer_ready(p.reducer, b, &self->err), &self->err);
         CHECK_STATUS(DPT_EPEER, dpt_reducer_finish(p.reducer, &self->err), &self->err);
-        CHECK(dpt_comm_thread_failed(p.thread));
+        CHECK_STATUS(DPT_EPEER, dpt_comm_thread_check(p.thread, &self->err), &self->err);
         CHECK(dpt_comm_thread_suspect(p.thread) == s->leaver);
         atomic_fetch_add(&s->failures, 1);
     }

@@ -216,8 +216,8 @@ void dpt_comm_thread_close(struct dpt_comm_thread *t)
     struct dpt_err ignored;
     if (t->pending)
         dpt_comm_thread_abort(t);
-    /* The job's error is ignored here: this abort caused it, or the wait for the job has reported
-     * it. */
+    /* The job's error is ignored here: this abort caused it, or dpt_comm_thread_wait or _check has
+     * reported it. */
     if (t->pending && dpt_comm_thread_wait(t, &ignored) == DPT_OK)
         DPT_ASSERT(!t->pending);
     DPT_ASSERT(dpt_comm_thread_run(t, job_close, NULL, &ignored) == DPT_OK);
@@ -382,9 +382,15 @@ void dpt_comm_thread_account(struct dpt_comm_thread *t, struct dpt_comm_account 
     (void)pthread_mutex_unlock(&t->mutex);
 }
 
-bool dpt_comm_thread_failed(struct dpt_comm_thread *t)
+enum dpt_status dpt_comm_thread_check(struct dpt_comm_thread *t, struct dpt_err *err)
 {
-    return atomic_load(&t->failed);
+    if (!atomic_load(&t->failed))
+        return DPT_OK;
+    (void)pthread_mutex_lock(&t->mutex);
+    const enum dpt_status status = t->status;
+    *err = t->err;
+    (void)pthread_mutex_unlock(&t->mutex);
+    return status;
 }
 
 void dpt_comm_thread_abort(struct dpt_comm_thread *t)

@@ -89,9 +89,7 @@ static enum dpt_status evaluate_batch(struct dpt_rank *r, struct dpt_sample_rang
         rank_begin_slot(r, &slot);
     for (int i = 0; i < list->n_actions; i++) {
         const struct dpt_action *action = &list->actions[i];
-        if (rank_interrupted(r))
-            return dpt_fail(err, DPT_EABORTED, "the evaluation at step %lld was interrupted",
-                            (long long)r->state.step);
+        DPT_TRY(rank_check_interruption(r, "the evaluation at step", err));
         rank_note_action(action);
         if (action->kind == DPT_ACTION_GATHER || action->kind == DPT_ACTION_FREE)
             DPT_TRY(dpt_strategy_act(r->strategy, i, err));

@@ -39,9 +39,13 @@ void rank_close_samples(struct dpt_rank *r)
     free(r->state.outcome.losses);
 }
 
-bool rank_interrupted(const struct dpt_rank *r)
+enum dpt_status rank_check_interruption(const struct dpt_rank *r, const char *what,
+                                        struct dpt_err *err)
 {
-    return dpt_link_interrupted(r->link, r->gen.number) || dpt_comm_thread_failed(r->comm_thread);
+    if (dpt_link_interrupted(r->link, r->gen.number))
+        return dpt_fail(err, DPT_EABORTED, "%s %lld was interrupted", what,
+                        (long long)r->state.step);
+    return dpt_comm_thread_check(r->comm_thread, err);
 }
 
 /* The mean of the slot's losses, which are added in their order. */
@@ -182,9 +186,7 @@ enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err)
     rank_forget_weights(r);
     dpt_strategy_begin_step(r->strategy, r->state.step);
     for (int i = 0; i < list->n_actions; i++) {
-        if (rank_interrupted(r))
-            return dpt_fail(err, DPT_EABORTED, "step %lld was interrupted",
-                            (long long)r->state.step);
+        DPT_TRY(rank_check_interruption(r, "step", err));
         trace_pass(&pass, &list->actions[i]);
         rank_note_action(&list->actions[i]);
         DPT_TRY(carry_out_action(r, &list->actions[i], i, &slot, err));

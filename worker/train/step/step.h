@@ -30,8 +30,10 @@ void rank_close_samples(struct dpt_rank *r);
 /* Computes and commits step r->state.step; rank_apply applies it. DPT_EDIVERGED: the committed step
  * is not finite and ends the run. */
 DPT_MUST_USE enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err);
-/* Whether the generation has ended, so that the present computation is useless. */
-bool rank_interrupted(const struct dpt_rank *r);
+/* Whether to go on computing. DPT_EABORTED: another generation is formed; `what` and the step are in
+ * the text. Otherwise the error of the communication that has failed. */
+DPT_MUST_USE enum dpt_status rank_check_interruption(const struct dpt_rank *r, const char *what,
+                                                     struct dpt_err *err);
 /* Passes on the status of reading samples, and sets reading_failed. A disk that fails or is absent
  * is an error of this machine (DPT_EDEVICE). */
 enum dpt_status rank_note_reading(struct dpt_rank *r, enum dpt_status status, struct dpt_err *err);
