@@ -8,6 +8,7 @@
  * --crash-at: the server crashes in the step of this record, after it is durable and before a
  * message leaves (--lost: before it is durable). --each-record: each seed is run once for each of
  * its records, with a crash there. */
+#include "tests/every.h"
 #include "tests/sim/faults.h"
 
 #include <stdlib.h>
@@ -217,7 +218,8 @@ int main(int argc, char **argv)
     struct sim *totals = calloc(1, sizeof *totals);
     DPT_ASSERT(totals != NULL);
     uint64_t failed = 0;
-    for (uint64_t seed = first; seed < first + count; seed++)
+    const uint64_t every = dpt_test_asked_every();
+    for (uint64_t seed = first; seed < first + count; seed += every)
         failed += how.each_record ? run_each_record(seed, totals, &had)
                                   : run_one(seed, &how, totals, &had);
     if (how.ctl)
@@ -231,19 +233,20 @@ int main(int argc, char **argv)
         "rescues, %llu left unsaved, %llu lines logged, %llu steps at which lines waited, %llu "
         "writers who met lines of another world, %llu second runs, %llu overloads, %llu records, "
         "%llu crashes at a record\n",
-        (unsigned long long)count, (unsigned long long)failed, (unsigned long long)totals->events,
-        (unsigned long long)totals->formations, (unsigned long long)totals->applied,
-        (unsigned long long)totals->healed, (unsigned long long)totals->handed,
-        (unsigned long long)totals->loaded, (unsigned long long)totals->saved,
-        (unsigned long long)totals->fenced_writes, (unsigned long long)totals->expulsions,
-        (unsigned long long)totals->moved, (unsigned long long)totals->dropped,
-        (unsigned long long)totals->rebuilt, (unsigned long long)totals->hosted,
-        (unsigned long long)totals->farewells, (unsigned long long)totals->strangers,
-        (unsigned long long)totals->outages, (unsigned long long)totals->rescued,
-        (unsigned long long)totals->unsaved, (unsigned long long)totals->lines,
-        (unsigned long long)totals->held_lines, (unsigned long long)totals->foreign_logs,
-        (unsigned long long)had.second_runs, (unsigned long long)had.overloads,
-        (unsigned long long)totals->records, (unsigned long long)totals->crashes_at_records);
+        (unsigned long long)((count + every - 1) / every), (unsigned long long)failed,
+        (unsigned long long)totals->events, (unsigned long long)totals->formations,
+        (unsigned long long)totals->applied, (unsigned long long)totals->healed,
+        (unsigned long long)totals->handed, (unsigned long long)totals->loaded,
+        (unsigned long long)totals->saved, (unsigned long long)totals->fenced_writes,
+        (unsigned long long)totals->expulsions, (unsigned long long)totals->moved,
+        (unsigned long long)totals->dropped, (unsigned long long)totals->rebuilt,
+        (unsigned long long)totals->hosted, (unsigned long long)totals->farewells,
+        (unsigned long long)totals->strangers, (unsigned long long)totals->outages,
+        (unsigned long long)totals->rescued, (unsigned long long)totals->unsaved,
+        (unsigned long long)totals->lines, (unsigned long long)totals->held_lines,
+        (unsigned long long)totals->foreign_logs, (unsigned long long)had.second_runs,
+        (unsigned long long)had.overloads, (unsigned long long)totals->records,
+        (unsigned long long)totals->crashes_at_records);
     free(totals);
     return failed == 0 ? 0 : 1;
 }

@@ -1,4 +1,5 @@
 /* Ranks as processes: one is killed or stopped at each stage of its life, and the others notice. */
+#include "tests/every.h"
 #include "tests/worker/comm/comm_world.h"
 
 #include "base/clock.h"
@@ -234,7 +235,7 @@ static void killed_at_every_stage(const int *hosts)
 {
     uint64_t random = 4711;
     for (int stage = BEFORE_CREATE; stage < STAGE_COUNT; stage++)
-        for (int victim = 0; victim < 3; victim++)
+        for (int victim = stage % dpt_test_every(); victim < 3; victim += dpt_test_every())
             for (int round = 0; round < ROUNDS; round++)
                 play_death(hosts, 4,
                            (struct scene){.stage = (enum stage)stage,

@@ -1,5 +1,6 @@
 /* The thread that owns a communicator: aborts before, during and after creation; closing and
  * destroying with a job under way. The same with NCCL's communicator beside it, of a double. */
+#include "tests/every.h"
 #include "tests/worker/comm/comm_world.h"
 #include "tests/worker/comm/nccl_fabric.h"
 #include "worker/comm/nccl_comm.h"
@@ -256,7 +257,7 @@ static void abort_creation(struct rank *self)
     if (self->rank == 0) {
         struct dpt_comm_thread *t = NULL;
         make_comm_thread(self, &t);
-        for (uint64_t round = 0; round < ROUNDS; round++) {
+        for (uint64_t round = 0; round < ROUNDS / dpt_test_sanitized_every(); round++) {
             dpt_comm_thread_arm(t);
             struct aborter a = {.thread = t, .after_us = round * 200};
             pthread_t thread;
@@ -312,7 +313,7 @@ static void abort_whenever(struct rank *self)
     struct dpt_comm_thread *t = NULL;
     make_comm_thread(self, &t);
     uint64_t random = 77;
-    for (uint64_t round = 0; round < ROUNDS; round++) {
+    for (uint64_t round = 0; round < ROUNDS / dpt_test_sanitized_every(); round++) {
         dpt_comm_thread_arm(t);
         struct aborter a = {.thread = t, .after_us = next_random(&random) % 3000};
         bool aborts = (int)(round % (uint64_t)self->world->size) == self->rank;
@@ -352,7 +353,7 @@ static void leave_a_job(struct rank *self)
 {
     struct dpt_comm_thread *t = NULL;
     make_comm_thread(self, &t);
-    for (uint64_t round = 0; round < ROUNDS; round++) {
+    for (uint64_t round = 0; round < ROUNDS / dpt_test_sanitized_every(); round++) {
         open_generation(self, t, round + 1);
         pthread_barrier_wait(&self->world->barrier); /* both are there before one goes */
         atomic_int started = 0;
