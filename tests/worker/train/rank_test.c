@@ -139,7 +139,8 @@ static void a_lost_shard_costs_back_to_the_checkpoint(void **state)
 {
     (void)state;
     static const char *const strategies[] = {"zero1", "zero3", "shard_grad_op"};
-    struct dpt_config config = rig_make_config(2 * 11, 150 / SANITIZED_EVERY, "train.accumulate=reduce");
+    struct dpt_config config =
+        rig_make_config(2 * 11, 150 / SANITIZED_EVERY, "train.accumulate=reduce");
     char expected[64], dir[128], name[32];
     rig_undisturbed(&config, "nothing-lost", 1, false, expected);
     for (int i = 0; i < 3; i += dpt_test_every()) {

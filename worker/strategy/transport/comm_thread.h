@@ -74,8 +74,8 @@ DPT_MUST_USE enum dpt_status dpt_comm_thread_wait(struct dpt_comm_thread *thread
 DPT_MUST_USE enum dpt_status dpt_comm_thread_run(struct dpt_comm_thread *thread, dpt_comm_job job,
                                                  void *ctx, struct dpt_err *err);
 
-/* The status and error of the posted job if it has ended with an error: there is no use in computing
- * for it. Otherwise DPT_OK; does not wait. Any thread. */
+/* The status and error of the posted job if it has ended with an error: there is no use in
+ * computing for it. Otherwise DPT_OK; does not wait. Any thread. */
 DPT_MUST_USE enum dpt_status dpt_comm_thread_check(struct dpt_comm_thread *thread,
                                                    struct dpt_err *err);
 

@@ -30,8 +30,8 @@ void rank_close_samples(struct dpt_rank *r);
 /* Computes and commits step r->state.step; rank_apply applies it. DPT_EDIVERGED: the committed step
  * is not finite and ends the run. */
 DPT_MUST_USE enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err);
-/* Whether to go on computing. DPT_EABORTED: another generation is formed; `what` and the step are in
- * the text. Otherwise the error of the communication that has failed. */
+/* Whether to go on computing. DPT_EABORTED: another generation is formed; `what` and the step are
+ * in the text. Otherwise the error of the communication that has failed. */
 DPT_MUST_USE enum dpt_status rank_check_interruption(const struct dpt_rank *r, const char *what,
                                                      struct dpt_err *err);
 /* Passes on the status of reading samples, and sets reading_failed. A disk that fails or is absent
