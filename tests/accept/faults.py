@@ -10,7 +10,7 @@ from accept.history import PROGRAMS, build, clone, git
 from cluster import ClusterError
 
 TEST_TIMEOUT_S = 300
-NOT_BY_DEFAULT = {"slow"}  # labels that tests/run leaves out
+NOT_BY_DEFAULT = {"slow", "more"}  # labels that tests/run leaves out
 PRODUCT = ("*.c", "*.h", "*.def", ":!tests", ":!worker/bench")
 
 
@@ -53,7 +53,7 @@ FAULTS = (
     Fault("a retry: a rank that fails again and again is started again without a longer pause",
           "rank->pause_ms == 0 ? timing->respawn_ms : 2 * rank->pause_ms", "timing->respawn_ms", ("test_sim_agent",)),
     Fault("a message check: a rank may have applied a step below the least",
-          '"step_applied", rank->step_applied, -1', '"step_applied", rank->step_applied, -2',
+          'rank->step_applied, -1));\n    if (rank->outcome', 'rank->step_applied, -2));\n    if (rank->outcome',
           ("test_rendezvous_proto_message",)),
 )
 
@@ -79,15 +79,30 @@ def tests_of(folder):
     return found
 
 
-def apply(root, fault):
-    """Replaces the text in its one place; returns the file."""
-    pattern = re.compile(r"\s+".join(re.escape(word) for word in fault.old.split()))
-    texts = {name: (root / name).read_text() for name in git("ls-files", "--", *PRODUCT, root=root).split()}
+def read_product(root):
+    """{name: text} of the product's files."""
+    return {name: (root / name).read_text() for name in git("ls-files", "--", *PRODUCT, root=root).split()}
+
+
+def pattern_of(fault):
+    return re.compile(r"\s+".join(re.escape(word) for word in fault.old.split()))
+
+
+def place_of(fault, texts):
+    """The one file with the text of the fault."""
+    pattern = pattern_of(fault)
     places = {name: len(pattern.findall(text)) for name, text in texts.items() if pattern.search(text)}
     if sum(places.values()) != 1:
         raise ClusterError(f"'{fault.old}' is in {places or 'no file'}, and must be in one place")
     (name,) = places
-    (root / name).write_text(pattern.sub(lambda _: fault.new, texts[name]))
+    return name
+
+
+def apply(root, fault):
+    """Replaces the text in its one place; returns the file."""
+    texts = read_product(root)
+    name = place_of(fault, texts)
+    (root / name).write_text(pattern_of(fault).sub(lambda _: fault.new, texts[name]))
     return name
 
 
