@@ -128,13 +128,40 @@ static void answer_saved_end(struct command *command)
                              (long long)saved_step);
 }
 
+/* A failure to save in this generation, or in an earlier one, came before a command of now. In a
+ * pause the farewell that saves gets a later generation. */
+static uint64_t generation_before(struct run *run)
+{
+    return run->generation == 0 || dpt_rdzv_is_held_now(run) ? run->generation
+                                                             : run->generation - 1;
+}
+
+/* A rank has tried to save since the command, and could not. The wish is over, or else the ranks of
+ * the next generation would try again. */
+static void answer_unsaved(struct command *command, int64_t step)
+{
+    struct run *run = command->run;
+    const struct unsaved *unsaved = &run->progress.unsaved;
+    if (run->wishes.save_from == step) {
+        run->wishes.save_from = 0;
+        run->changed = true;
+    }
+    dpt_rdzv_set_outcome(command, REFUSED,
+                         "run %s could not save step %lld, and goes on as before: %s. Make room in "
+                         "checkpoint.dir there, or mend it, and save again",
+                         run->name, (long long)unsaved->step, unsaved->text);
+}
+
 static void save_run(struct command *command)
 {
     struct run *run = command->run;
     struct wishes *wishes = &run->wishes;
+    const struct unsaved *unsaved = &run->progress.unsaved;
     const bool is_new = command->control->step < 0;
     const int64_t step = is_new ? step_to_save(run) : command->control->step;
+    const uint64_t before = is_new ? generation_before(run) : command->control->number;
     command->reply->step = step;
+    command->reply->number = before;
     if (!can_save(run)) {
         dpt_rdzv_set_outcome(command, REFUSED, "run %s has no checkpoint.dir, so it saves nothing",
                              run->name);
@@ -150,6 +177,8 @@ static void save_run(struct command *command)
     } else if (run->progress.saved_step >= step) {
         dpt_rdzv_set_outcome(command, DONE, "run %s: the checkpoint of step %lld is committed",
                              run->name, (long long)run->progress.saved_step);
+    } else if (unsaved->step >= step && unsaved->generation > before) {
+        answer_unsaved(command, step);
     } else {
         if (is_new && dpt_rdzv_is_held_now(run)) /* a farewell that failed is tried again */
             run->progress.farewell_step = -1;
@@ -291,9 +320,11 @@ static void stop_run(struct command *command)
     if (run->wishes.told_unsaved)
         dpt_rdzv_set_outcome(
             command, REFUSED,
-            "run %s has stopped, but its state could not be saved (the ranks' logs say "
-            "why): stop it again, or resume it",
-            run->name);
+            "run %s has stopped, but its state could not be saved (%s): stop it again, or resume "
+            "it",
+            run->name,
+            run->progress.unsaved.generation == run->plan.generation ? run->progress.unsaved.text
+                                                                     : "the ranks' logs say why");
 }
 
 /* ---- the command ---- */

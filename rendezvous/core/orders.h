@@ -47,6 +47,15 @@ struct rank_stacks {
     char *text;  /* owned */
 };
 
+enum { UNSAVED_TEXT_BYTES = 800 }; /* a reply has room for more around it */
+
+/* A checkpoint that a rank could not save. */
+struct unsaved {
+    uint64_t generation; /* of the attempt; 0: none has failed */
+    int64_t step;
+    char text[UNSAVED_TEXT_BYTES]; /* "rank 3 (node b, host gpu7): checkpoint of step 40 in …" */
+};
+
 /* Wishes that are not durable: dpt-ctl repeats them until they are fulfilled. */
 struct wishes {
     int64_t save_from;              /* a checkpoint of this step or a later one; 0: none */

@@ -106,6 +106,24 @@ static void note_finished(struct plan *plan, const struct rank *rank)
     place->finished = true;
 }
 
+/* Keeps the newest failure to save, for an operator who waits for a checkpoint. Of equal ones the
+ * first: the error of a full disk comes before that of a rank which waits for the part. */
+static void note_unsaved(struct run *run, const struct node *node, const Dpt__RankState *state)
+{
+    struct unsaved *unsaved = &run->progress.unsaved;
+    char rank[24] = "a rank";
+    if (state->unsaved_step <= 0 || state->unsaved_generation < unsaved->generation ||
+        (state->unsaved_generation == unsaved->generation && state->unsaved_step <= unsaved->step))
+        return;
+    if (state->plan_rank >= 0)
+        (void)snprintf(rank, sizeof rank, "rank %d", state->plan_rank);
+    unsaved->generation = state->unsaved_generation;
+    unsaved->step = state->unsaved_step;
+    (void)snprintf(unsaved->text, sizeof unsaved->text, "%s (node %s%s%s): %s", rank, node->id,
+                   node->host_name[0] != '\0' ? ", host " : "", node->host_name,
+                   state->unsaved_why);
+}
+
 /* Takes the report of one rank. True: a process died that had a place in the newest plan and had
  * not finished. */
 static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__RankState *state)
@@ -134,6 +152,7 @@ static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__Rank
     copy_rank_state(rank, state);
     copy_outcome(run->core, rank, state);
     copy_stacks(run, rank, state);
+    note_unsaved(run, rank->node, state);
     dpt_rdzv_count_rank(rank, 1);
     if (member)
         note_finished(&run->plan, rank);

@@ -304,6 +304,7 @@ struct progress {
     bool stepped;           /* a step was made since GO */
     int64_t saved_step;     /* newest checkpoint that a rank reported */
     int64_t farewell_step;  /* step that a farewell had to save and had the time to save */
+    struct unsaved unsaved; /* the newest failure of a rank to save */
     bool redundant;  /* every part of the state of plan.generation is on at least two nodes */
     bool rebuilding; /* ranks still make copies for that */
     struct loss losses[LOSSES_MAX];

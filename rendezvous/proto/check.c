@@ -32,6 +32,7 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
         {"text", DPT_PROTO_TEXT_BYTES},
         {"fault", DPT_HEALTH_FAULT_BYTES},
         {"stacks", DPT_PROTO_STACKS_BYTES},
+        {"unsaved_why", DPT_PROTO_TEXT_BYTES},
         {"cause", DPT_PROTO_TEXT_BYTES},
         {"first_error", DPT_PROTO_TEXT_BYTES},
         {"config_yaml", DPT_PROTO_YAML_BYTES_MAX},
@@ -248,6 +249,8 @@ static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_e
     DPT_TRY(check_step(err, "checkpoint_step", rank->checkpoint_step, -1));
     DPT_TRY(check_step(err, "grant_step", rank->grant_step, -1));
     DPT_TRY(check_step(err, "rescued_step", rank->rescued_step, 0));
+    DPT_TRY(check_step(err, "unsaved_step", rank->unsaved_step, 0));
+    DPT_TRY(check_generation(err, "unsaved_generation", rank->unsaved_generation, 0));
     DPT_TRY(check_shards(rank, err));
     DPT_TRY(check_activity(rank->activity, err));
     DPT_TRY(check_range(err, "silent_ms", rank->silent_ms, 0, DPT_PROTO_MS_MAX));

@@ -181,7 +181,9 @@ static void spoil_rank(struct fake *fake, struct feed *feed)
             rank->text = "";
             break;
         case 1:
-            rank->text = "out of memory";
+            rank->text = rank->unsaved_why = "out of memory";
+            rank->unsaved_step = rank->step_applied;
+            rank->unsaved_generation = fake->generation;
             break;
         default:
             spoil_parts(fake, feed);

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from cluster import Process, wait_until
+from test_ctl import ctl, ctl_json
 
 
 UNSHARE = ["unshare", "-rm"]  # a mount namespace of our own
@@ -207,6 +208,72 @@ def test_folder_that_is_none(make_cluster, slow, tmp_path):
     said = r"leaving, but step \d+ could not be saved, for the reason logged before$"
     assert len(re.findall(said, worker.log(), re.M)) == 1, worker.log()
     assert worker.log().count("more checkpoints could not be written to") == 2, worker.log()
+
+
+def test_operator_hears_of_a_full_disk(make_cluster, slow, tmp_path):
+    """`dpt-ctl save` ends with the reason as soon as the rank knows it, and training goes on."""
+    needs_mounts()
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1})
+    cluster.start_server()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    argv = cluster.worker_argv("a", nnodes=1, sets={"checkpoint.dir": disk / "c"})
+    script = f'mount -t tmpfs -o size=100k none "{disk}" && exec "$@"'
+    worker = Process("worker", [*UNSHARE, "sh", "-c", script, "sh", *argv], cluster.root / "worker.log", cluster.env)
+    worker.wait_log(r"(?m)^step +3/", 30 * slow)
+    _, err = ctl(cluster, "save", code=4, timeout=60 * slow)  # without an end by the rank it waits for 300 s
+    said = (r"dpt-ctl: run tiny could not save step \d+, and goes on as before: rank 0 \(node a, host \S+\): "
+            rf"checkpoint of step \d+ in '{disk}/c' dropped: .*: No space left on device\. Make room in "
+            r"checkpoint\.dir there, .*")
+    assert re.fullmatch(said, err.splitlines()[-1]), err
+    run, = ctl_json(cluster, "runs")["runs"]
+    assert (run["state"], run["generation"], run["saved_step"]) == ("trains", 1, None), run
+    worker.wait_log(rf"(?m)^step +{run['step'] + 3}/", 30 * slow)
+    worker.kill()
+
+
+def test_operator_mends_the_folder(make_cluster, slow, tmp_path):
+    """checkpoint.dir of one node is no folder: `save` and `stop` say so, in training and in a pause, and do their work
+    when it is a folder again."""
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1,
+                                 "cluster.nnodes": 2, "cluster.timeout_s": 10 * slow})
+    cluster.start_server()
+    folder, file, link, draft = (tmp_path / name for name in ("folder", "file", "link", "draft"))
+    folder.mkdir()
+    file.write_text("a file")
+
+    def become(what):
+        draft.symlink_to(what)
+        draft.replace(link)
+
+    become(folder)
+    workers = [cluster.start_worker(node, sets={"checkpoint.dir": link}) for node in "ab"]
+    cluster.wait_step(3, 60 * slow)
+    become(file)
+    why = rf"rank \d \(node [ab], host \S+\): checkpoint of step \d+ in '{link}' dropped: .*Not a directory"
+
+    def is_refused(*words):
+        _, err = ctl(cluster, *words, code=4, timeout=60 * slow)
+        assert re.search(why, err.splitlines()[-1]), err
+
+    is_refused("save")
+    is_refused("save")
+    become(folder)
+    saved = ctl_json(cluster, "save")
+    assert (folder / f"step-{saved['step']:08}" / "MANIFEST.json").exists(), saved
+    cluster.wait_step(saved["step"] + 3, 30 * slow)
+    ctl(cluster, "pause")
+    become(file)
+    is_refused("save")
+    become(folder)
+    assert ctl_json(cluster, "save")["step"] > saved["step"]
+    ctl(cluster, "resume")
+    cluster.wait_step(cluster.step() + 3, 30 * slow)
+    become(file)
+    is_refused("stop")
+    become(folder)
+    ctl(cluster, "stop")
+    assert [worker.wait(30 * slow) for worker in workers] == [0, 0], cluster.log_tails()
 
 
 @pytest.mark.parametrize("limit, said", [

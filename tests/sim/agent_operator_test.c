@@ -65,6 +65,34 @@ static void test_save_reaches_the_ranks(void **state)
     assert_int_equal(save_from_told(b), 0);
 }
 
+static void says_unsaved(struct bench *b, uint64_t generation, int64_t step, char *why)
+{
+    b->rank.unsaved_generation = generation;
+    b->rank.unsaved_step = step;
+    b->rank.unsaved_why = why;
+    bench_rank(b, 1, RANK(RUNNING), 1);
+}
+
+/* At once, so that the operator does not wait for a heartbeat. */
+static void test_failed_save_is_told_to_the_server(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    says_unsaved(b, 1, 3, "no space left on device");
+    assert_true(b->said);
+    assert_int_equal(b->out.to_server->ranks[0]->unsaved_step, 0);
+    assert_int_equal(b->out.to_server->ranks[1]->unsaved_step, 3);
+    assert_int_equal(b->out.to_server->ranks[1]->unsaved_generation, 1);
+    assert_string_equal(b->out.to_server->ranks[1]->unsaved_why, "no space left on device");
+    says_unsaved(b, 1, 3, "no space left on device");
+    assert_false(b->said);
+    says_unsaved(b, 2, 3, "no space left on device"); /* it has tried again */
+    assert_true(b->said);
+    says_unsaved(b, 0, 0, "");
+    assert_true(b->said);
+    assert_string_equal(b->out.to_server->ranks[1]->unsaved_why, "");
+}
+
 static void test_pause_is_seen(void **state)
 {
     struct bench *b = *state;
@@ -111,6 +139,7 @@ int main(void)
         CASE(test_drain_is_a_first_signal),
         CASE(test_first_signal_after_drain_changes_nothing),
         CASE(test_save_reaches_the_ranks),
+        CASE(test_failed_save_is_told_to_the_server),
         CASE(test_pause_is_seen),
         CASE(test_stopped_run_reports_unsaved_steps),
         CASE(test_stopped_run_ends_with_0_if_all_is_saved),

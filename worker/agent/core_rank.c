@@ -301,7 +301,9 @@ static bool report_is_news(const Dpt__RankState *old, const Dpt__RankState *new)
     return old->phase != new->phase || old->generation != new->generation ||
            old->failed_generation != new->failed_generation || old->grant_step != new->grant_step ||
            old->busy != new->busy || old->rescued_step != new->rescued_step ||
-           old->rescue_failed != new->rescue_failed || old->stacks_of != new->stacks_of;
+           old->rescue_failed != new->rescue_failed || old->stacks_of != new->stacks_of ||
+           old->unsaved_step != new->unsaved_step ||
+           old->unsaved_generation != new->unsaved_generation;
 }
 
 static void forgive_error(struct dpt_agent *agent, struct agent_rank *rank)

@@ -294,6 +294,7 @@ static void point_into_report(struct dpt_report *report, size_t outcome_bytes)
     state->tcp_addr = report->tcp_addr;
     state->text = report->text;
     state->stacks = report->stacks;
+    state->unsaved_why = report->unsaved_why;
     state->weights_hash = report->weights_hash;
     state->shards = report->shard_list;
     state->outcome = (ProtobufCBinaryData){outcome_bytes, report->outcome};
@@ -313,7 +314,7 @@ void dpt_report_init(struct dpt_report *report)
     state->step_applied = state->outcome_step = state->checkpoint_step = state->grant_step = -1;
     state->suspect = state->plan_rank = -1;
     report->shm_addr[0] = report->tcp_addr[0] = report->text[0] = report->stacks[0] = '\0';
-    report->weights_hash[0] = '\0';
+    report->weights_hash[0] = report->unsaved_why[0] = '\0';
     point_into_report(report, 0);
 }
 
@@ -347,6 +348,7 @@ void dpt_report_copy(struct dpt_report *report, const Dpt__RankToAgent *from)
     (void)snprintf(report->text, sizeof report->text, "%s", state->text);
     (void)snprintf(report->stacks, sizeof report->stacks, "%s", state->stacks);
     (void)snprintf(report->weights_hash, sizeof report->weights_hash, "%s", state->weights_hash);
+    (void)snprintf(report->unsaved_why, sizeof report->unsaved_why, "%s", state->unsaved_why);
     report->state = *state;
     drop_unknown_fields(&report->state.base);
     if (state->activity != NULL) {

@@ -116,7 +116,7 @@ struct dpt_report {
     Dpt__RankActivity activity; /* state.activity: NULL or this */
     char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
     char text[DPT_PROTO_TEXT_BYTES], weights_hash[DPT_PROTO_DIGEST_BYTES];
-    char stacks[DPT_PROTO_STACKS_BYTES];
+    char stacks[DPT_PROTO_STACKS_BYTES], unsaved_why[DPT_PROTO_TEXT_BYTES];
     Dpt__Shard shards[DPT_PROTO_SHARDS_MAX], *shard_list[DPT_PROTO_SHARDS_MAX];
     Dpt__StepRecord steps[DPT_PROTO_STEPS_MAX], *step_list[DPT_PROTO_STEPS_MAX];
     uint8_t outcome[DPT_PROTO_OUTCOME_BYTES_MAX];

@@ -46,7 +46,8 @@ static const char usage[] =
     "has the fields of --json.\n"
     "Exit codes: 0 done; 2 usage, no such run or node, a server of another version; 3 no server "
     "in\n"
-    "time; 4 refused, or not done in time.\n";
+    "time; 4 refused, not done in time, or the ranks could not save (a full disk): the line says "
+    "why.\n";
 
 void dpt_ctl_args_help(FILE *out)
 {

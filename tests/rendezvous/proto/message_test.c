@@ -386,6 +386,9 @@ static void test_rank_fields(void **state)
     SPOIL(AGENT, "outcome", f.ranks[0].outcome = ((ProtobufCBinaryData){sizeof large, large}));
     SPOIL_EACH(AGENT, "checkpoint_step", f.ranks[0].checkpoint_step, -2, DPT_PROTO_STEP_MAX + 1);
     SPOIL_EACH(AGENT, "rescued_step", f.ranks[0].rescued_step, -1, DPT_PROTO_STEP_MAX + 1);
+    SPOIL_EACH(AGENT, "unsaved_step", f.ranks[0].unsaved_step, -1, DPT_PROTO_STEP_MAX + 1);
+    SPOIL(AGENT, "unsaved_generation", f.ranks[0].unsaved_generation = UINT64_MAX);
+    SPOIL(AGENT, "unsaved_why", f.ranks[0].unsaved_why = (char *)text_of(DPT_PROTO_TEXT_BYTES));
     SPOIL_EACH(AGENT, "grant_step", f.ranks[0].grant_step, -2, INT64_MAX);
     SPOIL_EACH(AGENT, "step_high", f.agent.step_high, -1, INT64_MAX);
     SPOIL(AGENT, "shards", f.ranks[0].n_shards = DPT_PROTO_SHARDS_MAX + 1);

@@ -38,6 +38,7 @@ static void report_of_a_new_process_says_nothing(void **state)
     assert_int_equal(s->suspect, -1);
     assert_int_equal(s->n_shards + s->outcome.len + kept.message.n_steps, 0);
     assert_string_equal(s->text, "");
+    assert_string_equal(s->unsaved_why, "");
     assert_ptr_equal(kept.message.state, s);
     assert_null(kept.message.summary);
 }
@@ -48,6 +49,7 @@ static void copy_points_into_itself(void **state)
     (void)snprintf(said.text, sizeof said.text, "no space left");
     (void)snprintf(said.tcp_addr, sizeof said.tcp_addr, "10.0.0.1:9");
     (void)snprintf(said.weights_hash, sizeof said.weights_hash, "0f3a");
+    (void)snprintf(said.unsaved_why, sizeof said.unsaved_why, "a full disk");
     dpt__shard__init(&said.shards[0]);
     said.shards[0].of = 2;
     said.state.n_shards = 1;
@@ -58,6 +60,7 @@ static void copy_points_into_itself(void **state)
     memset(&said, 0x5a, sizeof said); /* the sender's memory is used for something else */
     assert_string_equal(kept.message.state->text, "no space left");
     assert_string_equal(kept.message.state->tcp_addr, "10.0.0.1:9");
+    assert_string_equal(kept.message.state->unsaved_why, "a full disk");
     assert_int_equal(kept.message.state->shards[0]->of, 2);
     assert_int_equal(kept.message.steps[0]->step, 7);
     assert_int_equal(kept.message.summary->steps, 60);

@@ -17,6 +17,21 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What the rank reports about its newest attempt; `why` "": it succeeded. */
+static void expect_reported(struct saver_stage *s, int64_t step, const char *why)
+{
+    const struct dpt_report *report = dpt_link_edit(s->link);
+    const int64_t said = report->state.unsaved_step;
+    const uint64_t generation = report->state.unsaved_generation;
+    char text[DPT_PROTO_TEXT_BYTES];
+    (void)snprintf(text, sizeof text, "%s", report->state.unsaved_why);
+    dpt_link_publish(s->link, false);
+    assert_int_equal(said, step);
+    assert_int_equal(generation, step > 0 ? GENERATION : 0);
+    if (strstr(text, why) == NULL || (why[0] == '\0') != (text[0] == '\0'))
+        fail_msg("wanted '%s' in: %s", why, text);
+}
+
 static void disks_that_fail(void **state)
 {
     (void)state;
@@ -32,9 +47,11 @@ static void disks_that_fail(void **state)
     assert_int_not_equal(saver_stage_wait(&s, &err), DPT_OK);
     assert_non_null(strstr(err.text, "step 5"));
     assert_non_null(strstr(err.text, dir));
+    expect_reported(&s, STEP, "Not a directory");
     /* A file system that takes nothing (for root, too). */
     saver_stage_save_part(&s, "/proc/dpt", 0, 1);
     assert_int_not_equal(saver_stage_wait(&s, &err), DPT_OK);
+    expect_reported(&s, STEP, "'/proc/dpt'");
     saver_stage_save_part(&s, "/proc/dpt", 1, 2);
     assert_int_not_equal(saver_stage_wait(&s, &err), DPT_OK);
     /* The folder goes while the grant is awaited. */
@@ -52,6 +69,7 @@ static void disks_that_fail(void **state)
     saver_stage_save_part(&s, dir, 0, 1);
     assert_int_equal(saver_stage_wait(&s, &err), DPT_OK);
     assert_int_equal(newest_checkpoint(dir), STEP);
+    expect_reported(&s, 0, "");
     saver_stage_end(&s);
 }
 
@@ -132,6 +150,7 @@ static void a_right_lost_before_the_rename(void **state)
         assert_int_equal(saver_stage_wait(&s, &err), DPT_EABORTED);
         dpt_fault_hook = NULL;
         assert_int_equal(entries_in(dir), 0);
+        expect_reported(&s, 0, ""); /* the next generation saves */
         assert_int_equal(sem_destroy(&synced), 0);
         saver_stage_end(&s);
     }

@@ -48,6 +48,10 @@ void dpt_link_publish_busy(struct dpt_link *link, bool busy);
 void dpt_link_publish_work(struct dpt_link *link);
 /* Reports that a checkpoint of `step` is whole. */
 void dpt_link_publish_saved(struct dpt_link *link, int64_t step);
+/* Reports why the newest attempt at a checkpoint failed: of `step`, in `generation`. Step 0: it
+ * succeeded. */
+void dpt_link_publish_unsaved(struct dpt_link *link, uint64_t generation, int64_t step,
+                              const char *why);
 /* Asks for the grant to commit the checkpoint of `step`; -1: withdraws the request. */
 void dpt_link_publish_grant_wanted(struct dpt_link *link, int64_t step);
 /* Reports that the communicator of `generation` failed. `suspect`: the rank that may have caused

@@ -28,6 +28,17 @@ void dpt_link_publish_saved(struct dpt_link *link, int64_t step)
     dpt_link_publish(link, true);
 }
 
+void dpt_link_publish_unsaved(struct dpt_link *link, uint64_t generation, int64_t step,
+                              const char *why)
+{
+    struct dpt_report *report = dpt_link_edit(link);
+    report->state.unsaved_generation = generation;
+    report->state.unsaved_step = step;
+    (void)snprintf(report->unsaved_why, sizeof report->unsaved_why, "%.*s",
+                   (int)sizeof report->unsaved_why - 1, why);
+    dpt_link_publish(link, true);
+}
+
 void dpt_link_publish_grant_wanted(struct dpt_link *link, int64_t step)
 {
     dpt_link_edit(link)->state.grant_step = step;

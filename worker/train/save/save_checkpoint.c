@@ -146,6 +146,7 @@ void rank_save_begin(struct dpt_rank *r)
         dpt_state_pieces_to_write(&r->save->tensors, &dpt_strategy_held(r->strategy)->own, &writers,
                                   &r->save->saved_pieces, &err) != DPT_OK) {
         dpt_log(DPT_LOG_ERROR, "a checkpoint was not written: %s; training continues", err.text);
+        dpt_link_publish_unsaved(r->link, r->gen.number, r->state.step, err.text);
         return;
     }
     struct dpt_checkpoint_spec spec = rank_checkpoint_spec(r);

@@ -124,6 +124,17 @@ static enum dpt_status attempt_save(struct dpt_saver *s, struct dpt_err *err)
     return status;
 }
 
+/* Reports the result to the server, for an operator who waits for the checkpoint. An attempt that
+ * was given up is made again by the next generation. */
+static void report_result(struct dpt_saver *s, enum dpt_status status, const char *why)
+{
+    const struct dpt_checkpoint_spec *spec = &s->spec;
+    if (status == DPT_OK)
+        dpt_link_publish_unsaved(s->options.link, 0, 0, "");
+    else if (status != DPT_EABORTED)
+        dpt_link_publish_unsaved(s->options.link, spec->generation, spec->state.step, why);
+}
+
 static void *saver_thread(void *arg)
 {
     struct dpt_saver *s = arg;
@@ -138,6 +149,7 @@ static void *saver_thread(void *arg)
         (void)pthread_mutex_unlock(&s->mutex);
         struct dpt_err err = {.status = DPT_OK};
         enum dpt_status status = attempt_save(s, &err);
+        report_result(s, status, err.text);
         (void)pthread_mutex_lock(&s->mutex);
         s->status = status;
         s->err = err;
