@@ -130,6 +130,7 @@ enum dpt_rdzv_record_flag {
 /* A node with a place in a plan. */
 struct dpt_rdzv_member {
     const char *node;
+    const char *rack; /* cluster.rack, "": none; for the history: a journal need not give it back */
     uint64_t incarnation;
     uint32_t first_rank, n_ranks; /* its lowest rank of the plan, and their number */
 };

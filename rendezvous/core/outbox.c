@@ -110,6 +110,7 @@ static const struct dpt_rdzv_member *copy_members(struct outbox *out,
     for (size_t i = 0; members != NULL && i < record->n_members; i++) {
         members[i] = record->members[i];
         members[i].node = dpt_outbox_text(out, record->members[i].node);
+        members[i].rack = dpt_outbox_text(out, record->members[i].rack);
     }
     return members;
 }

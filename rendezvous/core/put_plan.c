@@ -36,7 +36,8 @@ void dpt_rdzv_record_plan(struct run *run, enum dpt_rdzv_record_kind kind)
     size_t n = 0;
     for (size_t i = 0; members != NULL && i < run->n_nodes; i++) {
         const struct node *node = run->nodes[i];
-        struct dpt_rdzv_member member = {.node = node->id, .incarnation = node->incarnation};
+        struct dpt_rdzv_member member = {
+            .node = node->id, .rack = node->location.rack, .incarnation = node->incarnation};
         for (uint32_t k = 0; k < node->n_ranks; k++) {
             const uint32_t rank = (uint32_t)node->ranks[k].plan_rank;
             if (!dpt_rdzv_rank_is_member(&node->ranks[k]))

@@ -28,8 +28,12 @@ static bool copy_members(const struct dpt_rdzv_record *from, struct dpt_rdzv_rec
         struct dpt_rdzv_member *member = &members[to->n_members];
         *member = from->members[to->n_members];
         member->node = strdup(member->node);
-        if (member->node == NULL)
+        member->rack = strdup(member->rack);
+        if (member->node == NULL || member->rack == NULL) {
+            free((void *)member->node);
+            free((void *)member->rack);
             return false;
+        }
     }
     return true;
 }
@@ -65,8 +69,10 @@ void dpt_rdzv_record_free(struct dpt_rdzv_record *record)
                                  record->data_digest, record->folder, record->digest};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         free((void *)texts[i]);
-    for (size_t i = 0; i < record->n_members; i++)
+    for (size_t i = 0; i < record->n_members; i++) {
         free((void *)record->members[i].node);
+        free((void *)record->members[i].rack);
+    }
     free((void *)record->members);
     if (record->spec != NULL)
         dpt__run_spec__free_unpacked((Dpt__RunSpec *)record->spec, NULL);

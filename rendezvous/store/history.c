@@ -15,6 +15,13 @@ static const char generations_sql[] =
     " report_ms, rebuild_ms, steps_per_s, text, ran FROM generations WHERE run_id = ?1"
     " ORDER BY began, generation";
 
+/* Of the newest plan, if a member of it has a rack. */
+static const char racks_sql[] =
+    "SELECT coalesce(rack, '-'), count(*), group_concat(node, ', ') FROM (SELECT rack, node,"
+    " max(rack) OVER () AS some FROM members WHERE record ="
+    " (SELECT max(record) FROM members WHERE run_id = ?1) ORDER BY first_rank)"
+    " WHERE some IS NOT NULL GROUP BY rack ORDER BY rack IS NULL, rack";
+
 static const char failures_sql[] =
     "SELECT at, what, text FROM failures WHERE run_id = ?1 ORDER BY at";
 
@@ -39,7 +46,7 @@ static const char json_sql[] =
     "  'detect_ms', detect_ms, 'report_ms', report_ms, 'rebuild_ms', rebuild_ms, 'ran', ran,"
     "  'step_ms', step_ms, 'steps_per_s', steps_per_s,"
     "  'members', json((SELECT json_group_array(json_object('node', node, 'incarnation',"
-    "   incarnation, 'first_rank', first_rank, 'ranks', ranks)) FROM members m"
+    "   incarnation, 'first_rank', first_rank, 'ranks', ranks, 'rack', rack)) FROM members m"
     "   WHERE m.record = g.record))))"
     "  FROM (SELECT * FROM generations WHERE run_id = r.run_id ORDER BY began, generation) g)),"
     " 'failures', json((SELECT json_group_array(json_object('at', at, 'what', what, 'node', node,"
@@ -102,6 +109,11 @@ static void print_generation(FILE *out, sqlite3_stmt *row)
                   sqlite3_column_int(row, 12) != 0 ? "" : " (it never ran)");
 }
 
+static void print_rack(FILE *out, sqlite3_stmt *row)
+{
+    (void)fprintf(out, "  %-24s %5s  %s\n", text_at(row, 0), text_at(row, 1), text_at(row, 2));
+}
+
 static void print_failure(FILE *out, sqlite3_stmt *row)
 {
     (void)fprintf(out, "  %-24s %-12s %s\n", text_at(row, 0), text_at(row, 1), text_at(row, 2));
@@ -130,6 +142,9 @@ static enum dpt_status print_run(const struct history *history, sqlite3_stmt *ru
                    "  generation began         number world nodes     from       to  lost  detect "
                    " report rebuild  steps/s  cause (times in ms)\n",
                    print_generation, err));
+    DPT_TRY(print_rows(history, racks_sql, id,
+                       "  rack                     nodes  (of the newest plan)\n", print_rack,
+                       err));
     DPT_TRY(print_rows(history, failures_sql, id, "  failures\n", print_failure, err));
     return print_rows(history, checkpoints_sql, id, "  checkpoints\n", print_checkpoint, err);
 }

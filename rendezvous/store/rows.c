@@ -12,8 +12,8 @@ static const char add_record[] =
     " detect_ms, step_ms, node, host, incarnation, secret, digest, key)"
     " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
 static const char add_member[] =
-    "INSERT INTO member(record, position, node, incarnation, first_rank, ranks)"
-    " VALUES(?1, ?2, ?3, ?4, ?5, ?6)";
+    "INSERT INTO member(record, position, node, incarnation, first_rank, ranks, rack)"
+    " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 static const char add_health[] =
     "INSERT INTO health(record, check_us, memory_bytes, cores, mflops, round_trip_us)"
     " VALUES(?1, ?2, ?3, ?4, ?5, ?6)";
@@ -157,6 +157,7 @@ static int insert_members(const struct rows *rows, const struct dpt_rdzv_record 
         bind_number(rows->add_member, 4, (int64_t)record->members[i].incarnation);
         bind_number(rows->add_member, 5, record->members[i].first_rank);
         bind_number(rows->add_member, 6, record->members[i].n_ranks);
+        bind_text(rows->add_member, 7, record->members[i].rack);
         code = carry_out(rows->add_member);
     }
     return code;
@@ -263,6 +264,7 @@ static enum dpt_status add_to_members(struct reader *reader, struct dpt_err *err
         return dpt_fail_nomem(err, "members of a plan in '%s'", reader->path);
     reader->list[reader->n++] =
         (struct dpt_rdzv_member){.node = node,
+                                 .rack = "",
                                  .incarnation = number_at(reader->members, 1),
                                  .first_rank = (uint32_t)number_at(reader->members, 2),
                                  .n_ranks = (uint32_t)number_at(reader->members, 3)};

@@ -23,7 +23,7 @@ static const char tables[] =
     "CREATE INDEX record_by_run ON record(run, kind, generation);"
     "CREATE TABLE member(record INTEGER NOT NULL, position INTEGER NOT NULL, node TEXT NOT NULL,"
     " incarnation INTEGER NOT NULL, first_rank INTEGER NOT NULL, ranks INTEGER NOT NULL,"
-    " PRIMARY KEY(record, position)) WITHOUT ROWID;"
+    " rack TEXT NOT NULL, PRIMARY KEY(record, position)) WITHOUT ROWID;"
     "CREATE TABLE health(record INTEGER PRIMARY KEY, check_us INTEGER NOT NULL,"
     " memory_bytes INTEGER NOT NULL, cores INTEGER NOT NULL, mflops INTEGER NOT NULL,"
     " round_trip_us INTEGER NOT NULL);"
@@ -99,7 +99,7 @@ static const char views_of_generations[] =
     " ('rank_lost', 'node_lost', 'comm_error', 'stalled', 'server_restart');"
     "CREATE VIEW members AS SELECT p.run AS run_id, run.name AS run, p.generation AS generation,"
     " m.record AS record, m.node AS node, m.incarnation AS incarnation,"
-    " m.first_rank AS first_rank, m.ranks AS ranks"
+    " m.first_rank AS first_rank, m.ranks AS ranks, nullif(m.rack, '') AS rack"
     " FROM member m JOIN record p ON p.seq = m.record JOIN run ON run.id = p.run;";
 
 const char *const store_schema[STORE_SCHEMA_PARTS] = {tables, views_of_runs, views_of_generations};

@@ -17,18 +17,27 @@ def racks_listed(cluster):
     return {node["node"]: node["rack"] for node in json.loads(out)["nodes"]}
 
 
+def newest_members(cluster):
+    """Members of the newest generation in the journal."""
+    out = subprocess.run([program("dpt-rdzv"), "history", "--state-dir", cluster.state_dir, "--json"],
+                         capture_output=True, text=True, check=True, timeout=60).stdout
+    run, = json.loads(out)["runs"]
+    return run["generations"][-1]["members"]
+
+
 def test_rack_dies(make_cluster, slow):
     """Each node is on a host of its own. The shadows of a rack's shards are in the other rack, so that no part of the
     state is lost. There is no checkpoint: a lost part would cost all steps."""
     calm = make_cluster("calm", sets=SETS)
     assert calm.start_worker("calm", nnodes=1, endpoint=False).wait(120 * slow) == 0
     sets = {**SETS, "strategy.redundancy": "shadow", "cluster.timeout_s": 3 * slow}
-    cluster = make_cluster(sets=sets, shared_dirs=True)
+    cluster = make_cluster(sets=sets, shared_dirs=True, journal=True)
     cluster.start_server()
     workers = {node: cluster.start_worker(node, sets={"cluster.host_group": node, "cluster.rack": rack or "null"})
                for node, rack in RACKS.items()}
     cluster.wait_world(len(RACKS), 60 * slow)
     assert racks_listed(cluster) == RACKS
+    assert {member["node"]: member["rack"] for member in newest_members(cluster)} == RACKS
     for node in "ab":
         workers[node].kill_machine()
     assert [workers[node].wait(120 * slow) for node in "cd"] == [0, 0], cluster.log_tails()

@@ -70,6 +70,7 @@ static void live(void)
     health.mflops = 31000;
     health.fault = "core 3 computes wrong values";
     a.state.health = &health;
+    a.state.rack = "r1";
     fake_say(&a, &stage); /* is refused, and joins mended */
     health.fault = "";
     trio_start();
@@ -107,6 +108,33 @@ static void text_names_losses_and_checkpoints(void **state)
     expect(text, " of run demo: core 3 computes wrong values\n");
     expect(text, "step 3, generation 1");
     expect(text, "   25.0  start\n"); /* 1000 ms / 40 ms */
+    expect(text, "  rack                     nodes  (of the newest plan)\n"
+                 "  r1                           1  a\n");
+    free(text);
+}
+
+static void text_without_racks_has_no_table_of_them(void **state)
+{
+    (void)state;
+    trio_start();
+    write_journal();
+    char *text = print_history(NULL, false);
+    expect(text, "start\n");
+    assert_null(strstr(text, "rack"));
+    free(text);
+}
+
+/* Nodes without a rack come last. */
+static void text_lists_the_nodes_of_each_rack(void **state)
+{
+    (void)state;
+    struct fake *const all[] = {&a, &b, &c};
+    b.state.rack = c.state.rack = "r2";
+    fakes_start(&stage, all, 3);
+    write_journal();
+    char *text = print_history(NULL, false);
+    expect(text, "  r2                           2  b, c\n"
+                 "  -                            1  a\n");
     free(text);
 }
 
@@ -130,6 +158,9 @@ static void json_has_generations_with_members(void **state)
     assert_true(json_integer_value(json_object_get(second, "report_ms")) >= 0);
     const json_t *member = json_array_get(json_object_get(second, "members"), 0);
     assert_string_equal(json_string_value(json_object_get(member, "node")), "a");
+    assert_string_equal(json_string_value(json_object_get(member, "rack")), "r1");
+    const json_t *members = json_object_get(json_array_get(generations, 0), "members");
+    assert_true(json_is_null(json_object_get(json_array_get(members, 1), "rack"))); /* of b */
     assert_int_equal(json_array_size(json_object_get(run, "checkpoints")), 1);
     const json_t *nodes = json_object_get(run, "nodes");
     const char *definer = json_string_value(json_object_get(run, "definer"));
@@ -229,6 +260,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(text_names_losses_and_checkpoints, setup, teardown),
+        cmocka_unit_test_setup_teardown(text_without_racks_has_no_table_of_them, setup, teardown),
+        cmocka_unit_test_setup_teardown(text_lists_the_nodes_of_each_rack, setup, teardown),
         cmocka_unit_test_setup_teardown(json_has_generations_with_members, setup, teardown),
         cmocka_unit_test_setup_teardown(running_server_is_read, setup, teardown),
         cmocka_unit_test_setup_teardown(absent_journal_and_run_are_refused, setup, teardown),

@@ -233,7 +233,7 @@ static void other_version_is_refused(void **state)
     write_records(stage.journal);
     run_sql("PRAGMA user_version=7");
     refuse_unchanged(DPT_EVERSION,
-                     (const char *const[]){path, "version 7", "version 3", "--state-dir", NULL});
+                     (const char *const[]){path, "version 7", "version 4", "--state-dir", NULL});
 }
 
 /* Bytes in the middle of the file are wrong. */
