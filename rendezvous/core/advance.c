@@ -165,6 +165,11 @@ static void advance_waiting(struct run *run)
                                                  : "an operator wants a checkpoint"));
         return;
     }
+    if (dpt_rdzv_handover_is_due(run)) {
+        dpt_rdzv_prepare(run, PREPARE_HARD,
+                         dpt_rdzv_cause(CAUSE_LEFT, 0, "a node leaves and hands its state over"));
+        return;
+    }
     dpt_rdzv_release_leaving(run);
     if (held) {
         advance_held(run);

@@ -2,7 +2,8 @@
  * disk by a save. Three quarters of drain_ms bound the wait.
  *
  *   enough nodes stay    transfer: the node hands its part over (a guest of the plan, plan.c), and
- *                        stays until the generation without it runs
+ *                        stays until the generation without it runs; in a pause, until the others
+ *                        have it
  *   too few stay         save: all nodes that hold the state save it in a checkpoint (a farewell)
  *   no save is possible  the node is released as last holder and writes a rescue itself
  *
@@ -41,6 +42,18 @@ bool dpt_rdzv_farewell_is_due(const struct run *run)
         return false;
     const int64_t step = dpt_rdzv_step_unsaved(run);
     return step > 0 && step != run->progress.farewell_step;
+}
+
+/* Tried for as long as a leaving node stays at most. */
+bool dpt_rdzv_handover_is_due(const struct run *run)
+{
+    const struct membership *membership = &run->membership;
+    const int64_t leaving_ms = run->core->now_ms - membership->leaving_since_ms;
+    if (!dpt_rdzv_is_held(run) || membership->n_leaving == 0 || run->generation == 0 ||
+        leaving_ms >= run->timing.drain_ms * 3 / 4 || dpt_rdzv_farewell_is_due(run) ||
+        dpt_rdzv_count_ready(run) < dpt_rdzv_min_nodes(run))
+        return false;
+    return dpt_rdzv_step_unsaved(run) > dpt_rdzv_step_held(run, GROUP_STAYING | GROUP_EXCLUDED);
 }
 
 /* If no node stays, a farewell saves the state before the step. But ranks that are busy have ended

@@ -303,6 +303,9 @@ static bool fill_plan(const struct run *run, struct draft *draft, struct plan *p
     const struct resume *resume = &draft->resume;
     if (!choose_world(run, draft, plan))
         return false;
+    /* By a plan without guests the ranks train. */
+    if (dpt_rdzv_is_held(run) && !draft->farewell && plan->guests == 0)
+        return false;
     plan->places = calloc(plan->world_size, sizeof plan->places[0]);
     if (plan->places == NULL || !copy_outcome_to_plan(draft, plan)) {
         run->core->out.no_memory = true;
@@ -328,7 +331,8 @@ static bool fill_plan(const struct run *run, struct draft *draft, struct plan *p
 
 bool dpt_rdzv_make_plan(struct run *run)
 {
-    unsigned groups = dpt_rdzv_is_held(run) ? 0 : dpt_rdzv_admitted_groups(run);
+    const bool waits = dpt_rdzv_is_held(run) && !dpt_rdzv_handover_is_due(run);
+    unsigned groups = waits ? 0 : dpt_rdzv_admitted_groups(run);
     const bool farewell = groups == 0 && dpt_rdzv_farewell_is_due(run);
     if (farewell)
         groups = GROUP_ALL;

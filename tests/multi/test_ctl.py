@@ -182,6 +182,33 @@ def test_evict_allow_drain(make_cluster, slow):
     assert a.alive()
 
 
+def test_drain_in_a_pause_without_checkpoints(make_cluster, slow):
+    """Each node has half of the state, and nothing can be saved: the node that leaves hands its half over, no step is
+    made meanwhile, and the run goes on with the losses of an undisturbed one."""
+    sets = {"train.steps": STEPS, "checkpoint.every_steps": 0, "train.log_every": 1, "cluster.nnodes": "1:2",
+            "cluster.timeout_s": 10 * slow, "strategy.name": "fsdp", "strategy.sharding": "full_shard"}
+    cluster = make_cluster(sets=sets, shared_dirs=True)
+    cluster.start_server()
+    _, b = [cluster.start_worker(node, sets={"checkpoint.dir": "null"}) for node in "ab"]
+    cluster.wait_world(2, 60 * slow)
+    ctl(cluster, "pause")
+    step = only_run(cluster)["step"]
+    out, _ = ctl(cluster, "drain", "b")
+    assert "node b has left" in out, out
+    assert b.wait(SOON_S * slow) == 0 and "NOT SAVED" not in b.log(), b.log_tail()
+    run = only_run(cluster)
+    assert (run["state"], run["nodes"], run["step"]) == ("paused", 1, step), run
+    ctl(cluster, "resume")
+    cluster.wait_step(step + 3, 60 * slow)
+    assert [event["steps_lost"] for event in cluster.events()] == [0] * len(cluster.events()), cluster.events()
+    ran = [(line["step"], line["loss"]) for line in cluster.metrics()]
+    assert [line[0] for line in ran] == list(range(1, len(ran) + 1)), ran
+    calm = make_cluster("calm", sets=sets)
+    calm.start_worker("calm", nnodes=1, endpoint=False)
+    calm.wait_step(len(ran), 120 * slow)
+    assert [(line["step"], line["loss"]) for line in calm.metrics()][:len(ran)] == ran
+
+
 # ---------------------------------------------------------------- wrong input
 
 @pytest.mark.parametrize("words, why", [
