@@ -98,6 +98,8 @@ def test_hosts_that_share_a_clock(make_cluster, slow):
     for trace in found.values():
         assert trace["dpt"]["clock_offset_us"] == 0 and trace["dpt"]["clock_error_us"] == 0, trace["dpt"]
         assert trace["baseTimeNanoseconds"] == found[0]["baseTimeNanoseconds"]
+        assert re.fullmatch("[0-9a-f]{16}", trace["dpt"]["generation_id"]), trace["dpt"]
+        assert trace["dpt"]["generation_id"] == found[0]["dpt"]["generation_id"] != "0" * 16
         waits = named(trace, "wait for peers")
         assert waits and {e["args"]["peer"] for e in waits} == {1 - trace["distributedInfo"]["rank"]}, waits[:3]
         gathers.append(sorted((e["ts"], e["ts"] + e["dur"]) for e in trace["traceEvents"]

@@ -85,6 +85,11 @@ static enum dpt_status check_steps(const struct report_source *a, const struct r
     return refuse_pair(a, b, "two windows are mixed, steps", left, right, err);
 }
 
+static const char *text_or_none(const char *text)
+{
+    return text[0] ? text : "(none)";
+}
+
 static enum dpt_status check_pair(const struct report_source *a, const struct report_source *b,
                                   struct dpt_err *err)
 {
@@ -96,6 +101,9 @@ static enum dpt_status check_pair(const struct report_source *a, const struct re
         return refuse_pair(a, b, "strategies", x->strategy, y->strategy, err);
     DPT_TRY(compare_numbers(a, b, "world sizes", x->world_size, y->world_size, err));
     DPT_TRY(compare_numbers(a, b, "generations", x->generation, y->generation, err));
+    if (strcmp(x->generation_id, y->generation_id) != 0)
+        return refuse_pair(a, b, "they are of two runs, generation_id",
+                           text_or_none(x->generation_id), text_or_none(y->generation_id), err);
     DPT_TRY(compare_numbers(a, b, "two windows are mixed,", x->window, y->window, err));
     return check_steps(a, b, err);
 }

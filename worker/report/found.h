@@ -42,9 +42,9 @@ DPT_MUST_USE enum dpt_status report_find_below(const char *dir, struct report_fo
 DPT_MUST_USE enum dpt_status report_find_file(const char *path, struct report_found *found,
                                               struct dpt_err *err);
 
-/* Makes the groups. Files of dpt belong together if strategy, world size, generation and window
- * are equal; a second file of a rank begins a new group. The k-th files of all ranks of another
- * program belong together. */
+/* Makes the groups. Files of dpt belong together if strategy, world size, generation, its id and
+ * window are equal; a second file of a rank begins a new group. The k-th files of all ranks of
+ * another program belong together. */
 DPT_MUST_USE enum dpt_status report_group_windows(struct report_found *found, struct dpt_err *err);
 
 /* Makes one group of each strategy, with all its files. */

@@ -58,6 +58,7 @@ static bool is_of_window(const struct report_group *group, const struct report_f
     const struct report_head *head = &group->head;
     return strcmp(group->strategy, file->strategy) == 0 && head->is_dpt == file->head.is_dpt &&
            head->window == file->head.window && head->generation == file->head.generation &&
+           strcmp(head->generation_id, file->head.generation_id) == 0 &&
            head->world_size == file->head.world_size;
 }
 

@@ -41,7 +41,8 @@ enum dpt_status report_head_parse(const char *path, const char *text, struct rep
                         why.text);
     const json_t *ranks = json_object_get(root, "distributedInfo"),
                  *dpt = json_object_get(root, "dpt");
-    const char *strategy = json_string_value(json_object_get(dpt, "strategy"));
+    const char *strategy = json_string_value(json_object_get(dpt, "strategy")),
+               *id = json_string_value(json_object_get(dpt, "generation_id"));
     struct report_head head = {.rank = number_of_rank(ranks, "rank", 0),
                                .world_size = number_of_rank(ranks, "world_size", 1),
                                .is_dpt = json_is_object(dpt),
@@ -54,6 +55,7 @@ enum dpt_status report_head_parse(const char *path, const char *text, struct rep
     head.dropped_events = (dropped > 0 ? dropped : 0) + (of_gpu > 0 ? of_gpu : 0);
     head.base_ns = base_ns > 0 && base_ns <= base_max_ns ? base_ns : 0;
     (void)snprintf(head.strategy, sizeof head.strategy, "%s", strategy ? strategy : "");
+    (void)snprintf(head.generation_id, sizeof head.generation_id, "%s", id ? id : "");
     json_decref(root);
     *ret = head;
     return DPT_OK;

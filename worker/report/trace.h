@@ -52,6 +52,9 @@ struct report_head {
     int rank, world_size; /* REPORT_UNKNOWN: not in the file */
     char strategy[64];    /* "" */
     bool is_dpt;
+    /* Equal on all ranks of a generation, and in no generation of another run; "": not in the file
+     * (of another program, or an older file of dpt). */
+    char generation_id[40];
     int64_t generation, window, clock_error_ns; /* REPORT_UNKNOWN */
     int64_t dropped_events, base_ns;
 };

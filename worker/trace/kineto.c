@@ -398,12 +398,14 @@ static void print_head(struct printer *p)
              "{\n  \"schemaVersion\": 1,\n  \"distributedInfo\": {\"backend\": \"%s\", "
              "\"rank\": %d, \"world_size\": %d},\n  \"baseTimeNanoseconds\": %lld,\n"
              "  \"displayTimeUnit\": \"ms\",\n  \"dpt\": {\"strategy\": \"%s\", "
-             "\"generation\": %llu, \"window\": %lld, \"dropped_events\": %lld, "
+             "\"generation\": %llu, \"generation_id\": \"%016llx\", \"window\": %lld, "
+             "\"dropped_events\": %lld, "
              "\"clock_offset_us\": %.3f, \"clock_error_us\": %.3f, \"clock_age_s\": %.3f",
              trace->device ? "nccl" : "host", trace->rank, trace->world_size,
              (long long)trace->base_ns, trace->strategy, (unsigned long long)trace->generation,
-             (long long)trace->window, (long long)dropped, 1e-3 * (double)trace->clock.offset_ns,
-             1e-3 * (double)trace->clock.error_ns, 1e-9 * (double)trace->clock.age_ns);
+             (unsigned long long)trace->generation_id, (long long)trace->window, (long long)dropped,
+             1e-3 * (double)trace->clock.offset_ns, 1e-3 * (double)trace->clock.error_ns,
+             1e-9 * (double)trace->clock.age_ns);
     if (trace->device)
         add_text(p, ", \"device_records\": %zu, \"dropped_device_records\": %lld", trace->device->n,
                  (long long)trace->device->dropped);

@@ -39,6 +39,7 @@ struct dpt_kineto_trace {
     int rank, world_size;
     int64_t process; /* the system's number of the process */
     uint64_t generation;
+    uint64_t generation_id; /* equal on its ranks, and in no generation of another run */
     int64_t window;
     struct dpt_kineto_clock clock;
     /* The time that `ts` 0 stands for, since 1970; and that time on the clock of the events. */

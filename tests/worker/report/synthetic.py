@@ -31,6 +31,7 @@ class Run:
     form: str = "dpt"  # or "pytorch"
     annotated: bool = True  # the waits for peers
     generation: int = 1
+    generation_id: str = "00000000000000a1"  # "": an older file of dpt, which has none
     window: int = 0
     world_size: int = 0  # 0: the ranks that there are
     first_step: int = 3
@@ -111,6 +112,8 @@ def head(run, rank):
     if run.form == "dpt":
         top["dpt"] = {"strategy": run.strategy, "generation": run.generation, "window": run.window,
                       "dropped_events": 0}
+        if run.generation_id:
+            top["dpt"]["generation_id"] = run.generation_id
     return top
 
 

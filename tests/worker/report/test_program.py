@@ -181,6 +181,36 @@ def test_a_run_after_another_in_one_folder(tmp_path):
     near(rows_of(tmp_path / "reports" / "ddp" / "summary.csv")[0]["step_ms"], 83.5, 0.001)
 
 
+OTHER = "00000000000000b2"  # the generation_id of another run
+
+
+@pytest.mark.parametrize("apart_s", [10, 3600])
+def test_ranks_of_two_runs_make_no_window(tmp_path, apart_s):
+    """Rank 0 is of one run and rank 1 of a later one: the later run is reported, without its rank 0."""
+    first = synthetic.write(tmp_path / "traces", Run(even(ranks=2)))
+    later = Run(even(ranks=2, compute_ms=80.0), generation_id=OTHER, shift_us=apart_s * 1e6)
+    second = synthetic.write(tmp_path / "traces", later, 1_790_000_000_000_000_000 + apart_s * 10 ** 9)
+    first[1].unlink()
+    second[0].unlink()
+    done = trace(tmp_path, "ddp")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "dpt-trace: warning: no trace of rank 0 (world size 2): the figures are those of 1 rank\n"
+    rows = rows_of(tmp_path / "reports" / "ddp" / "summary.csv")
+    assert [row["rank"] for row in rows] == ["1"]
+    near(rows[0]["step_ms"], 83.5, 0.001)
+    assert trace(tmp_path, "ddp", "--select", "all").returncode == 0
+    assert len(list((tmp_path / "reports" / "ddp").glob("run_*"))) == 2
+
+
+def test_older_files_have_no_generation_id(tmp_path):
+    """Their ranks are told apart by their times only."""
+    rows, done = report(tmp_path, Run(even(ranks=2), generation_id=""))
+    assert len(rows) == 2 and not done.stderr
+    files = mixed(tmp_path, Run(even(ranks=2), generation_id=""),
+                  Run(even(ranks=2), generation_id="", shift_us=3600e6))
+    refused(trace(tmp_path, "ddp", "--trace-files", files), "do not belong together", "more than a minute apart")
+
+
 def test_exposed_communication_is_a_warning(tmp_path):
     _, done = report(tmp_path, Run(even(ranks=2), transfer_ms=20.0))
     assert "Warning: 32 % of the step is exposed communication" in done.stdout
@@ -301,6 +331,8 @@ def mixed(folder, *runs):
     ({"strategy": "full_shard"}, ["strategies ddp and full_shard"]), ({"world_size": 3}, ["world sizes 2 and 3"]),
     ({"generation": 2}, ["generations 1 and 2"]), ({"window": 1}, ["two windows are mixed", "0 and 1"]),
     ({"first_step": 30}, ["two windows are mixed", "3 to 5 and 30 to 32"]), ({"form": "pytorch"}, ["another program"]),
+    ({"generation_id": OTHER, "shift_us": 10e6}, ["of two runs", "00000000000000a1 and 00000000000000b2"]),
+    ({"generation_id": ""}, ["of two runs", "00000000000000a1 and (none)"]),
     ({"shift_us": 3600e6}, ["more than a minute apart"]),
 ])
 def test_refuses_ranks_of_different_runs(tmp_path, change, words):

@@ -67,6 +67,7 @@ static void write_trace(struct dpt_rank *r)
                                      .world_size = t->world_size,
                                      .process = getpid(),
                                      .generation = t->generation,
+                                     .generation_id = t->generation_id,
                                      .window = t->window,
                                      .clock = t->clock,
                                      .tracks = tracks,
@@ -143,6 +144,7 @@ void rank_trace_begin_step(struct dpt_rank *r)
     t->rank = r->gen.rank;
     t->world_size = r->gen.world_size;
     t->generation = r->gen.number;
+    t->generation_id = r->gen.plan_hash;
     t->step = r->state.step;
     t->step_began_ns = dpt_trace_begin();
 }

@@ -18,7 +18,7 @@ struct rank_trace {
     int64_t window;             /* of `phase` */
     int64_t first_step;         /* the first recorded step of the window */
     int rank, world_size;       /* in the generation of the present step */
-    uint64_t generation;
+    uint64_t generation, generation_id;
     int64_t step, step_began_ns; /* the present step */
 };
 
