@@ -1,8 +1,10 @@
 """docs/reproduce.md: runs each of its commands, and compares what is printed with the page.
 
 A command is a block ```sh. Blocks ```exact and ```measured behind it are excerpts of what it prints. A line of `exact`
-must be printed as it is. For a line of `measured` there must be a line with the same words before its first number;
-its numbers may differ. Blanks do not count."""
+must be printed as it is. For a line of `measured` there must be a line with the same key (strategy, world size, batch,
+rank, size), as many columns, and a number in each column in which the page has one; the numbers may differ. The key
+ends with the first word that ends with a colon, or before the first number with a decimal point. A line that ends with
+… may go on. A printed line stands for one line of the page. Blanks do not count."""
 
 import os
 import re
@@ -44,22 +46,42 @@ def commands(page):
     return found
 
 
-def words(line):
-    return " ".join(line.split())
+def is_same(line, printed):
+    return line.split() == printed.split()
 
 
-def name_of(line):
-    """The words before the first number: which figure the line has."""
-    return words(re.split(r"\d", line, maxsplit=1)[0])
+def key_of(columns):
+    """The columns that say which figures the line has."""
+    for i, column in enumerate(columns):
+        if column.endswith(":"):
+            return columns[:i + 1]
+        if re.search(r"\d\.\d", column):
+            return columns[:i]
+    return columns
+
+
+def is_figure(line, printed):
+    """Whether a printed line has the figures of a line of the page."""
+    columns, found = line.split(), printed.split()
+    if columns[-1] == "…":
+        columns.pop()
+        found = found[:len(columns)]
+    key = key_of(columns)
+    return (len(found) == len(columns) and found[:len(key)] == key and
+            all(re.search(r"\d", there) for here, there in zip(columns, found) if re.search(r"\d", here)))
 
 
 def missing(command, printed):
     """The lines of the page that were not printed."""
-    lines = [words(line) for line in printed.splitlines()]
-    names = {name_of(line) for line in lines if re.search(r"\d", line)}
-    return ([line for line in command.exact if words(line) not in lines] +
-            [line for line in command.measured
-             if (name_of(line) not in names if re.search(r"\d", line) else words(line) not in lines)])
+    left, absent = printed.splitlines(), []
+    for is_it, wanted in ((is_same, command.exact), (is_figure, command.measured)):
+        for line in wanted:
+            found = next((i for i, each in enumerate(left) if is_it(line, each)), None)
+            if found is None:
+                absent.append(line)
+            else:
+                del left[found]
+    return absent
 
 
 def run(command, folder):
