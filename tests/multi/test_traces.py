@@ -98,6 +98,7 @@ def test_hosts_that_share_a_clock(make_cluster, slow):
     for trace in found.values():
         assert trace["dpt"]["clock_offset_us"] == 0 and trace["dpt"]["clock_error_us"] == 0, trace["dpt"]
         assert trace["baseTimeNanoseconds"] == found[0]["baseTimeNanoseconds"]
+        assert (trace["dpt"]["hosts"], trace["dpt"]["overlap"]) == (2, True), trace["dpt"]
         assert re.fullmatch("[0-9a-f]{16}", trace["dpt"]["generation_id"]), trace["dpt"]
         assert trace["dpt"]["generation_id"] == found[0]["dpt"]["generation_id"] != "0" * 16
         waits = named(trace, "wait for peers")

@@ -20,6 +20,14 @@ enum {
     REPORT_TEXT_BYTES = 2048
 };
 
+enum report_overlap { REPORT_OVERLAP_UNKNOWN, REPORT_OVERLAP_OFF, REPORT_OVERLAP_ON };
+
+/* The facts of a run that a remedy depends on, as the heads of its traces say them. */
+struct report_setup {
+    int hosts;                   /* 0: not known */
+    enum report_overlap overlap; /* strategy.overlap */
+};
+
 enum dpt_report_collective_kind {
     REPORT_ALL_REDUCE,
     REPORT_REDUCE_SCATTER,

@@ -31,6 +31,16 @@ static int64_t clock_error_ns(const json_t *dpt)
     return us >= 0 && us <= 1e12 ? (int64_t)ceil(us * 1000) : REPORT_UNKNOWN;
 }
 
+static struct report_setup setup_of(const json_t *dpt)
+{
+    const int64_t hosts = integer_of(dpt, "hosts");
+    const json_t *overlap = json_object_get(dpt, "overlap");
+    return (struct report_setup){.hosts = hosts > 0 && hosts <= RANKS_MAX ? (int)hosts : 0,
+                                 .overlap = json_is_true(overlap)    ? REPORT_OVERLAP_ON
+                                            : json_is_false(overlap) ? REPORT_OVERLAP_OFF
+                                                                     : REPORT_OVERLAP_UNKNOWN};
+}
+
 enum dpt_status report_head_parse(const char *path, const char *text, struct report_head *ret,
                                   struct dpt_err *err)
 {
@@ -45,6 +55,7 @@ enum dpt_status report_head_parse(const char *path, const char *text, struct rep
                *id = json_string_value(json_object_get(dpt, "generation_id"));
     struct report_head head = {.rank = number_of_rank(ranks, "rank", 0),
                                .world_size = number_of_rank(ranks, "world_size", 1),
+                               .setup = setup_of(dpt),
                                .is_dpt = json_is_object(dpt),
                                .generation = integer_of(dpt, "generation"),
                                .window = integer_of(dpt, "window"),

@@ -135,7 +135,8 @@ static enum dpt_status judge(const struct work *w, const int64_t *numbers, size_
                                                    .n_ranks = w->n,
                                                    .n_steps = n_steps,
                                                    .rank = ranks,
-                                                   .strategy = report->strategy},
+                                                   .strategy = report->strategy,
+                                                   .setup = w->sources[0].trace.head.setup},
                         &report->verdict);
     free(at);
     free(ranks);

@@ -50,7 +50,8 @@ struct report_memory_event {
 
 struct report_head {
     int rank, world_size; /* REPORT_UNKNOWN: not in the file */
-    char strategy[64];    /* "" */
+    struct report_setup setup;
+    char strategy[64]; /* "" */
     bool is_dpt;
     /* Equal on all ranks of a generation, and in no generation of another run; "": not in the file
      * (of another program, or an older file of dpt). */

@@ -16,6 +16,7 @@ struct report_run_times {
     size_t n_ranks, n_steps;            /* each 1 or more */
     const int *rank;                    /* [n_ranks]: their numbers */
     const char *strategy;               /* its remedies differ */
+    struct report_setup setup;          /* and by this */
 };
 
 /* A cause below this share of the step is not a bottleneck: then it is compute. */
@@ -31,6 +32,7 @@ struct report_verdict_facts {
     bool knows_work;            /* else the excess is 0 */
     bool is_of_one_rank;        /* data: one rank waits, the others do not */
     const char *strategy;
+    struct report_setup setup;
 };
 void report_verdict_write(struct dpt_report_verdict *verdict,
                           const struct report_verdict_facts *facts);

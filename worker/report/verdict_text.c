@@ -8,7 +8,7 @@ struct remedy {
     const char *key, *text; /* the config key to change; a sentence that names it */
 };
 
-/* Communication by strategy; the last row is for all others. */
+/* Communication by strategy. */
 static const struct {
     const char *strategy;
     struct remedy remedy;
@@ -24,22 +24,43 @@ static const struct {
       "With strategy.sharding: shard_grad_op the weights are gathered once per step"}},
     {"zero3",
      {"strategy.name", "With strategy.name: zero2 the weights are gathered once per step"}},
-    {NULL, {"strategy.compression", "strategy.compression: bf16 halves the bytes between hosts"}},
 };
+
+/* Of all strategies, if their gradients are sent after the backward pass. */
+static const struct remedy overlap = {
+    "strategy.overlap", "strategy.overlap: true sends gradients during the backward pass"};
+
+/* Of the other strategies. Ranks of one host send fp32 to each other. */
+static const struct remedy of_one_host = {
+    "train.global_batch", "All ranks are on one host, where compression saves no bytes: a larger "
+                          "train.global_batch computes longer for each exchange"};
+static const struct remedy of_hosts = {"strategy.compression",
+                                       "strategy.compression: bf16 halves the bytes between hosts"};
+static const struct remedy of_unknown_hosts = {
+    "strategy.compression",
+    "If the ranks are on several hosts, strategy.compression: bf16 halves the bytes between them"};
 
 /* Work below this excess is the same. */
 static const double excess_percent_min = 1;
 
+static struct remedy remedy_of_communication(const struct report_verdict_facts *facts)
+{
+    if (facts->setup.overlap == REPORT_OVERLAP_OFF)
+        return overlap;
+    for (size_t row = 0; row < sizeof communication / sizeof *communication; row++)
+        if (strcmp(communication[row].strategy, facts->strategy) == 0)
+            return communication[row].remedy;
+    return facts->setup.hosts == 1  ? of_one_host
+           : facts->setup.hosts > 1 ? of_hosts
+                                    : of_unknown_hosts;
+}
+
 static struct remedy remedy_of(const struct dpt_report_verdict *v,
                                const struct report_verdict_facts *facts)
 {
-    size_t row = 0;
     switch (v->cause) {
     case REPORT_COMMUNICATION:
-        while (communication[row].strategy &&
-               strcmp(communication[row].strategy, facts->strategy) != 0)
-            row++;
-        return communication[row].remedy;
+        return remedy_of_communication(facts);
     case REPORT_STRAGGLER:
         return (struct remedy){"cluster.threads",
                                "Look for other processes, a lower clock or a worse device there; "
@@ -113,6 +134,21 @@ static void write_finding(const struct dpt_report_verdict *v,
     }
 }
 
+/* Names only remedies that the run does not have already and that save time where it runs. */
+static void write_warning(const struct report_verdict_facts *facts,
+                          struct dpt_report_verdict *verdict)
+{
+    const bool one_host = facts->setup.hosts == 1;
+    (void)snprintf(verdict->warning, sizeof verdict->warning,
+                   "%.0f %% of the step is exposed communication (more than %.0f %%). "
+                   "Remedies: a larger batch (train.global_batch)%s%s.%s",
+                   verdict->exposed_percent, REPORT_EXPOSED_WARN_PERCENT,
+                   one_host ? "" : ", compression (strategy.compression)",
+                   facts->setup.overlap == REPORT_OVERLAP_ON ? ""
+                                                             : ", overlap (strategy.overlap: true)",
+                   one_host ? " Compression saves no bytes on one host." : "");
+}
+
 void report_verdict_write(struct dpt_report_verdict *verdict,
                           const struct report_verdict_facts *facts)
 {
@@ -127,9 +163,5 @@ void report_verdict_write(struct dpt_report_verdict *verdict,
                    remedy.text);
     verdict->warning[0] = '\0';
     if (verdict->exposed_percent > REPORT_EXPOSED_WARN_PERCENT)
-        (void)snprintf(verdict->warning, sizeof verdict->warning,
-                       "%.0f %% of the step is exposed communication (more than %.0f %%). "
-                       "Remedies: a larger batch (train.global_batch), compression "
-                       "(strategy.compression), overlap (strategy.overlap: true).",
-                       verdict->exposed_percent, REPORT_EXPOSED_WARN_PERCENT);
+        write_warning(facts, verdict);
 }

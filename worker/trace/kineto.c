@@ -399,11 +399,12 @@ static void print_head(struct printer *p)
              "\"rank\": %d, \"world_size\": %d},\n  \"baseTimeNanoseconds\": %lld,\n"
              "  \"displayTimeUnit\": \"ms\",\n  \"dpt\": {\"strategy\": \"%s\", "
              "\"generation\": %llu, \"generation_id\": \"%016llx\", \"window\": %lld, "
-             "\"dropped_events\": %lld, "
+             "\"hosts\": %d, \"overlap\": %s, \"dropped_events\": %lld, "
              "\"clock_offset_us\": %.3f, \"clock_error_us\": %.3f, \"clock_age_s\": %.3f",
              trace->device ? "nccl" : "host", trace->rank, trace->world_size,
              (long long)trace->base_ns, trace->strategy, (unsigned long long)trace->generation,
-             (unsigned long long)trace->generation_id, (long long)trace->window, (long long)dropped,
+             (unsigned long long)trace->generation_id, (long long)trace->window, trace->hosts,
+             trace->overlap ? "true" : "false", (long long)dropped,
              1e-3 * (double)trace->clock.offset_ns, 1e-3 * (double)trace->clock.error_ns,
              1e-9 * (double)trace->clock.age_ns);
     if (trace->device)

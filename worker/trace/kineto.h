@@ -36,7 +36,8 @@ struct dpt_kineto_clock {
 /* Texts have no quotes and backslashes. */
 struct dpt_kineto_trace {
     const char *strategy;
-    int rank, world_size;
+    int rank, world_size, hosts;
+    bool overlap;    /* of the config: gradients are sent during the backward pass */
     int64_t process; /* the system's number of the process */
     uint64_t generation;
     uint64_t generation_id; /* equal on its ranks, and in no generation of another run */

@@ -33,6 +33,8 @@ class Run:
     generation: int = 1
     generation_id: str = "00000000000000a1"  # "": an older file of dpt, which has none
     window: int = 0
+    hosts: int = 2  # 0: an older file, which says neither this nor overlap
+    overlap: bool = True
     world_size: int = 0  # 0: the ranks that there are
     first_step: int = 3
     memory: list = field(default_factory=list)  # (ms since the begin, bytes)
@@ -112,6 +114,8 @@ def head(run, rank):
     if run.form == "dpt":
         top["dpt"] = {"strategy": run.strategy, "generation": run.generation, "window": run.window,
                       "dropped_events": 0}
+        if run.hosts:
+            top["dpt"] |= {"hosts": run.hosts, "overlap": run.overlap}
         if run.generation_id:
             top["dpt"]["generation_id"] = run.generation_id
     return top

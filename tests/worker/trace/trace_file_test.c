@@ -67,6 +67,8 @@ static const struct dpt_kineto_track tracks[DPT_TRACE_TRACKS] = {
 static const struct dpt_kineto_trace small = {.strategy = "full_shard",
                                               .rank = 1,
                                               .world_size = 2,
+                                              .hosts = 2,
+                                              .overlap = true,
                                               .process = 99,
                                               .generation = 3,
                                               .generation_id = 0xab12,

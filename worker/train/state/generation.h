@@ -9,7 +9,7 @@
 
 struct generation {
     uint64_t number; /* 0: none */
-    int rank, world_size, position, host;
+    int rank, world_size, position, host, n_hosts;
     /* Ranks from n_trainers on are guests: they hand over their state and train nothing. */
     int n_trainers;
     bool begun; /* dpt_strategy_begin_generation was called; never for a guest */

@@ -65,6 +65,8 @@ static void write_trace(struct dpt_rank *r)
     struct dpt_kineto_trace trace = {.strategy = dpt_config_strategy_word(r->config),
                                      .rank = t->rank,
                                      .world_size = t->world_size,
+                                     .hosts = t->hosts,
+                                     .overlap = r->config->strategy.overlap,
                                      .process = getpid(),
                                      .generation = t->generation,
                                      .generation_id = t->generation_id,
@@ -143,6 +145,7 @@ void rank_trace_begin_step(struct dpt_rank *r)
     t->window = place.window;
     t->rank = r->gen.rank;
     t->world_size = r->gen.world_size;
+    t->hosts = r->gen.n_hosts;
     t->generation = r->gen.number;
     t->generation_id = r->gen.plan_hash;
     t->step = r->state.step;

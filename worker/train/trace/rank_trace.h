@@ -12,12 +12,12 @@ struct rank_trace {
     struct dpt_trace_recorder *recorder; /* NULL: nothing is traced */
     struct rank_gpu_records gpu;
     struct dpt_kineto_clock clock;
-    int64_t clock_ns;           /* when `clock` was set */
-    bool failed;                /* a file could not be written; no further steps are recorded */
-    enum dpt_trace_phase phase; /* of the present step: IDLE, WARMUP or RECORD */
-    int64_t window;             /* of `phase` */
-    int64_t first_step;         /* the first recorded step of the window */
-    int rank, world_size;       /* in the generation of the present step */
+    int64_t clock_ns;            /* when `clock` was set */
+    bool failed;                 /* a file could not be written; no further steps are recorded */
+    enum dpt_trace_phase phase;  /* of the present step: IDLE, WARMUP or RECORD */
+    int64_t window;              /* of `phase` */
+    int64_t first_step;          /* the first recorded step of the window */
+    int rank, world_size, hosts; /* in the generation of the present step */
     uint64_t generation, generation_id;
     int64_t step, step_began_ns; /* the present step */
 };
