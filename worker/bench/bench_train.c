@@ -304,8 +304,9 @@ static enum dpt_status run_train(json_t **ret_report, struct dpt_err *err)
     enum dpt_status status = DPT_OK;
     for (int i = 0; status == DPT_OK && i < precisions.n; i++)
         status = run_precision(&session, precisions.name[i], err);
+    train_report_add_total(session.report);
     if (status == DPT_OK && session.many)
-        train_report_print_table(session.runs);
+        train_report_print_table(session.report);
     *ret_report = json_incref(session.many ? session.report : json_array_get(session.runs, 0));
     if (status == DPT_OK)
         extrapolate_runs(session.runs, *ret_report);

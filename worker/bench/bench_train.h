@@ -38,11 +38,14 @@ DPT_MUST_USE enum dpt_status train_case_run(const void *ctx, json_t **ret, struc
 /* bench_train_report.c. Adds what the gemm rate of the same cores and precision gives: gemm_gflops,
  * share (of 6N) and, on the CPU, mfu. */
 void train_report_add_rate(json_t *run, double gemm_gflops);
-/* Adds the price of the run: dollars_per_1m_tokens at `price` dollars an hour. */
+/* Adds the price of the run: dollars and dollars_per_1m_tokens at `price` dollars an hour. */
 void train_report_add_price(json_t *run, double price);
 void train_report_print(const json_t *run);
-/* A line for each run: those that ran out of memory have "oom". */
-void train_report_print_table(const json_t *runs);
+/* Adds the price of all runs to a report of several: dollars; nothing if none has a price. */
+void train_report_add_total(json_t *report);
+/* A line for each of the report's runs: those that ran out of memory have "oom". Then the price of
+ * all. */
+void train_report_print_table(const json_t *report);
 /* Prints the throughput of a model of 1e12 parameters and the time of 1e13 tokens: the FLOPs of a
  * token are taken to grow with the parameters, at the same FLOP/s. Adds both to `ret`. */
 void train_report_extrapolate(double tokens_per_s, double parameters, json_t *ret);

@@ -42,6 +42,21 @@ void train_report_add_price(json_t *run, double price)
                         json_real(dollars * 1e6 / number_of(run, "total_tokens")));
 }
 
+void train_report_add_total(json_t *report)
+{
+    size_t i;
+    const json_t *run;
+    double dollars = 0;
+    bool priced = false;
+    json_array_foreach(json_object_get(report, "runs"), i, run)
+    {
+        priced = priced || has(run, "dollars");
+        dollars += number_of(run, "dollars");
+    }
+    if (priced)
+        json_object_set_new(report, "dollars", json_real(dollars));
+}
+
 /* ---- one run ---- */
 
 /* Prints a line for each class of kernels: milliseconds and calls a step, share of the stream's
@@ -132,7 +147,7 @@ static const json_t *first_of_batch(const json_t *runs, double batch)
     return NULL;
 }
 
-static void print_table_row(const json_t *run, const json_t *first)
+static void print_table_row(const json_t *run, const json_t *first, bool priced)
 {
     char mfu[16] = "-";
     const bool compared = run != first && !has(first, "oom");
@@ -146,6 +161,8 @@ static void print_table_row(const json_t *run, const json_t *first)
     printf(" %12.1f %12.1f %12.1f %9s %10.5f", number_of(run, "mean_tokens_per_s"),
            mb(number_of(run, "memory_bytes")), mb(number_of(run, "true_peak_bytes")), mfu,
            number_of(run, "loss"));
+    if (priced)
+        printf(" %12.6f", number_of(run, "dollars"));
     if (compared)
         printf(" %7.2fx %7.2fx %+11.5f",
                number_of(run, "mean_tokens_per_s") / number_of(first, "mean_tokens_per_s"),
@@ -154,10 +171,11 @@ static void print_table_row(const json_t *run, const json_t *first)
     printf("\n");
 }
 
-void train_report_print_table(const json_t *runs)
+void train_report_print_table(const json_t *report)
 {
     size_t i;
-    const json_t *run;
+    const json_t *run, *runs = json_object_get(report, "runs");
+    const bool priced = has(report, "dollars");
     bool compared = false;
     json_array_foreach(runs, i, run)
     {
@@ -165,13 +183,17 @@ void train_report_print_table(const json_t *runs)
     }
     printf("%-9s %6s %12s %12s %12s %9s %10s", "precision", "batch", "tokens/s", "memory MB",
            "true peak MB", "MFU", "loss");
+    if (priced)
+        printf(" %12s", "dollars");
     if (compared)
         printf(" %8s %8s %11s", "speed", "memory", "loss differs");
     printf("\n");
     json_array_foreach(runs, i, run)
     {
-        print_table_row(run, first_of_batch(runs, number_of(run, "batch")));
+        print_table_row(run, first_of_batch(runs, number_of(run, "batch")), priced);
     }
+    if (priced)
+        printf("Cost: $%.6g for the timed steps of all runs\n", number_of(report, "dollars"));
 }
 
 /* ---- extrapolation ---- */

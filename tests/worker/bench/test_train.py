@@ -54,7 +54,8 @@ def check_run(run, batch):
 
 
 def several_batches(program, folder, report):
-    done = train(program, folder, "--batch", "4,8", "--slots", "2", "--op-times", "on", "--json", str(report))
+    done = train(program, folder, "--batch", "4,8", "--slots", "2", "--op-times", "on", "--price", "3.6", "--json",
+                 str(report))
     assert done.returncode == 0, done
     said, found = done.stdout, json.loads(report.read_text())
     runs = found["runs"]
@@ -67,7 +68,12 @@ def several_batches(program, folder, report):
     assert abs(number(said, r"^Time elapsed: (\S+) s$") - runs[0]["elapsed_s"]) < 0.001, said
     assert abs(number(said, r"^Tokens per second: (\S+)$") - runs[0]["mean_tokens_per_s"]) < 0.1, said
     assert abs(number(said, r"^Steps per second: (\S+)$") - runs[0]["steps_per_s"]) < 0.001, said
-    assert re.search(r"^precision +batch +tokens/s +memory MB +true peak MB +MFU +loss$", said, re.M), said
+    assert re.search(r"^precision +batch +tokens/s +memory MB +true peak MB +MFU +loss +dollars$", said, re.M), said
+    for run in runs:
+        assert abs(number(said, rf"^fp32 +{run['batch']} .* (\S+)$") - run["elapsed_s"] / 1000) < 1e-6, said
+    total = sum(run["elapsed_s"] for run in runs) / 1000
+    assert abs(found["dollars"] / total - 1) < 1e-9, found
+    assert abs(number(said, r"^Cost: \$(\S+) for the timed steps of all runs$") / total - 1) < 1e-5, said
     assert abs(number(said, r"^fp32 +8 +(\S+) ") - runs[1]["mean_tokens_per_s"]) < 0.1, said
     best = max(run["mean_tokens_per_s"] for run in runs)
     assert abs(found["tokens_per_s_of_1t"] * 1e12 / (best * runs[0]["parameters"]) - 1) < 1e-9, found
@@ -77,6 +83,7 @@ def several_precisions(program, folder, report):
     """Each in turn, from the same weights on the same tokens: losses that differ by a little."""
     done = train(program, folder, "--precision", "fp32,bf16,fp16", "--json", str(report))
     assert done.returncode == 0, done
+    assert "dollars" not in done.stdout + report.read_text() and "Cost" not in done.stdout, done
     full, *others = json.loads(report.read_text())["runs"]
     assert [run["precision"] for run in (full, *others)] == ["fp32", "bf16", "fp16"], others
     rows = re.findall(r"^(\w+) +4 +\S+ +\S+ +\S+ +- +(\S+) +(\S+)x +(\S+)x +(\S+)$", done.stdout, re.M)
