@@ -12,10 +12,15 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from cluster import wait_until  # noqa: E402
+from processes import proc_children  # noqa: E402
 
 # Steps are so short that the count of allocations may reach into the end of the run.
 STEPS, WARMUP, SEQ, TIMEOUT_S = 100, 5, 64, 200
@@ -131,6 +136,24 @@ def out_of_memory(program, folder, report):
     assert alone.returncode == 1 and "memory" in alone.stderr and "OOM" not in alone.stdout, alone
 
 
+def killed_for_memory(program, folder, report):
+    """A batch whose process gets SIGKILL, as from the kernel without memory: the next one is measured, and has the
+    whole price."""
+    flags = ["--preset", "tiny", "--seq", "64", "--steps", str(STEPS), "--threads", "1", "--no-gemm", "--batch", "64,1",
+             "--price", "3.6", "--json", str(report)]
+    with subprocess.Popen([program, "train", *flags], env=dict(os.environ, TMPDIR=str(folder)), stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as running:
+        [measuring] = wait_until("the first batch is measured", lambda: proc_children(running.pid), TIMEOUT_S)
+        os.kill(measuring, signal.SIGKILL)
+        said, errors = running.communicate(timeout=TIMEOUT_S)
+    assert running.returncode == 0, (said, errors)
+    found = json.loads(report.read_text())
+    assert ["oom" in run for run in found["runs"]] == [True, False], found
+    assert re.search(r"^OOM at batch_size=64: the process was killed \(signal 9\)", said, re.M), said
+    assert re.search(r"^fp32 +64 +OOM$", said, re.M) and re.search(r"^fp32 +1 +\d", said, re.M), said
+    assert found["dollars"] == found["runs"][1]["dollars"] > 0, found
+
+
 def extrapolation(program, folder, report):
     """The figures of a course, from its rate: 32,582.4 tokens/s at 124,439,808 parameters."""
     done = bench(program, folder, "--extrapolate", "32582.4,124439808", "--json", str(report))
@@ -165,6 +188,7 @@ def main(program, *more):
         several_precisions(program, temporary, report)
         one_run(program, temporary, report)
         extrapolation(program, temporary, report)
+        killed_for_memory(program, temporary, report)
         refusals(program, temporary)
         if "no-limits" not in more:
             out_of_memory(program, temporary, report)
