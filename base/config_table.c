@@ -462,7 +462,7 @@ const struct dpt_key dpt_config_keys[] = {
              "write its account of memory and times; then they are left out"},
 
     {KEY(TEXT, trace.dir), NODE, .def = "null", .flags = NULLABLE,
-     .help = "folder of traces for Perfetto, TensorBoard and Holistic Trace Analysis "
+     .help = "folder of traces for dpt-trace and Holistic Trace Analysis "
              "(docs/tracing.md): profile/STRATEGY/rank_R/worker_R.TIME.pt.trace.json.gz; null: "
              "nothing is traced"},
     {KEY(INT64, trace.wait), NODE, .def = "1", FROM_TO(0, 1e12),

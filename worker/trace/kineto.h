@@ -1,5 +1,5 @@
-/* The events of a window in the form of PyTorch's profiler (Kineto), which Perfetto, TensorBoard
- * and Holistic Trace Analysis read. Pure: the text goes to a function of the caller.
+/* The events of a window in the form of PyTorch's profiler (Kineto), which Holistic Trace Analysis
+ * reads. Pure: the text goes to a function of the caller.
  *
  * Tools expect a GPU. A rank that computes on the CPU has this form:
  *   - An op of the main thread is three events of the same time: a cpu_op on the thread, its launch
