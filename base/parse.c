@@ -104,7 +104,7 @@ void dpt_format_double(double value, char ret_text[DPT_DOUBLE_TEXT_BYTES])
     }
 }
 
-enum dpt_status dpt_parse_endpoint(const char *text, struct dpt_err *err)
+enum dpt_status dpt_split_endpoint(const char *text, struct dpt_endpoint *ret, struct dpt_err *err)
 {
     const char *colon = strrchr(text, ':');
     int64_t port;
@@ -116,5 +116,18 @@ enum dpt_status dpt_parse_endpoint(const char *text, struct dpt_err *err)
                         SHOWN_BYTES, text);
     if (dpt_parse_i64(colon + 1, 1, PORT_MAX, &port, err) != DPT_OK)
         return dpt_wrap(err, DPT_EINVAL, "port of '%.*s'", SHOWN_BYTES, text);
+    const size_t bytes = (size_t)(colon - text) - (bracketed ? 2 : 0);
+    if (bytes >= sizeof ret->host)
+        return dpt_fail(err, DPT_EINVAL, "the host of '%.*s…' has more than %zu bytes", SHOWN_BYTES,
+                        text, sizeof ret->host - 1);
+    memcpy(ret->host, text + bracketed, bytes);
+    ret->host[bytes] = '\0';
+    memcpy(ret->port, colon + 1, strlen(colon + 1) + 1); /* at most five digits */
     return DPT_OK;
+}
+
+enum dpt_status dpt_parse_endpoint(const char *text, struct dpt_err *err)
+{
+    struct dpt_endpoint ignored;
+    return dpt_split_endpoint(text, &ignored, err);
 }

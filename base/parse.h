@@ -25,7 +25,17 @@ DPT_MUST_USE enum dpt_status dpt_parse_double(const char *text, double *ret_valu
 enum { DPT_DOUBLE_TEXT_BYTES = 32 };
 void dpt_format_double(double value, char ret_text[DPT_DOUBLE_TEXT_BYTES]);
 
-/* Checks the form HOST:PORT or [IPv6]:PORT, not the address. DPT_EINVAL names the missing part. */
+/* The parts of HOST:PORT or [IPv6]:PORT. */
+struct dpt_endpoint {
+    char host[256]; /* without brackets */
+    char port[6];   /* 1 to 65535 */
+};
+
+/* Splits HOST:PORT or [IPv6]:PORT, and checks the form, not the address. DPT_EINVAL names the wrong
+ * part. */
+DPT_MUST_USE enum dpt_status dpt_split_endpoint(const char *text, struct dpt_endpoint *ret,
+                                                struct dpt_err *err);
+/* Only checks. */
 DPT_MUST_USE enum dpt_status dpt_parse_endpoint(const char *text, struct dpt_err *err);
 
 #endif

@@ -2,6 +2,7 @@
 #include "rendezvous/client/reach.h"
 
 #include "base/clock.h"
+#include "base/parse.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -16,7 +17,6 @@
 #include <unistd.h>
 
 enum {
-    PORT_BYTES = 8,
     ADDRESS_BYTES = 64,
     /* A greeting: 10 bytes of signature, a version, then at byte 12 the name of the mechanism. */
     SIGNATURE_BYTES = 10,
@@ -46,7 +46,7 @@ struct result {
 
 /* The caller and the thread own this together. The last owner frees it. */
 struct dpt_reach {
-    char host[DPT_REACH_HOST_BYTES], port[PORT_BYTES];
+    struct dpt_endpoint server;
     bool open;                         /* the client has no keys */
     enum dpt_server_key_source source; /* of the server's key */
     pthread_mutex_t mutex;             /* guards the members below */
@@ -139,7 +139,7 @@ static struct result attempt_to_reach(struct dpt_reach *reach)
 {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     struct addrinfo *list = NULL;
-    int error = getaddrinfo(reach->host, reach->port, &hints, &list);
+    int error = getaddrinfo(reach->server.host, reach->server.port, &hints, &list);
     (void)pthread_mutex_lock(&reach->mutex);
     reach->lookup_ms = 0;
     (void)pthread_mutex_unlock(&reach->mutex);
@@ -202,15 +202,12 @@ static void *look_for_server(void *ctx)
 enum dpt_status dpt_reach_start(const char *endpoint, const struct dpt_keyring *keys,
                                 struct dpt_reach **ret, struct dpt_err *err)
 {
-    const char *colon = strrchr(endpoint, ':');
-    DPT_ASSERT(colon != NULL);
+    struct dpt_endpoint server;
+    DPT_TRY(dpt_split_endpoint(endpoint, &server, err));
     struct dpt_reach *reach = calloc(1, sizeof *reach);
     if (reach == NULL)
         return dpt_fail_nomem(err, "thread that looks for the server");
-    const bool brackets = endpoint[0] == '[';
-    const char *host = endpoint + brackets;
-    (void)snprintf(reach->host, sizeof reach->host, "%.*s", (int)(colon - host) - brackets, host);
-    (void)snprintf(reach->port, sizeof reach->port, "%.7s", colon + 1);
+    reach->server = server;
     reach->open = keys->open;
     reach->source = keys->source;
     reach->lookup_ms = dpt_now_ms();
@@ -273,13 +270,13 @@ void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_CLIENT_WHY_BYTES])
             ret, BYTES,
             "the name '%.100s' is still being looked up; no name server answers. Give the "
             "host's address instead",
-            reach->host);
+            reach->server.host);
         break;
     case FINDING_NO_NAME:
         (void)snprintf(ret, BYTES,
                        "the name '%.100s' has no address (%s). Check the name, or give the host's "
                        "address",
-                       reach->host, gai_strerror(result.error));
+                       reach->server.host, gai_strerror(result.error));
         break;
     case FINDING_FAILED:
         (void)snprintf(ret, BYTES, "%s cannot be reached: %s. Check the address and the network",
@@ -288,7 +285,7 @@ void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_CLIENT_WHY_BYTES])
     case FINDING_SILENT:
         (void)snprintf(ret, BYTES,
                        "%s does not answer. The host is down, or a firewall drops port %s",
-                       result.address, reach->port);
+                       result.address, reach->server.port);
         break;
     case FINDING_REFUSED:
         (void)snprintf(ret, BYTES,
@@ -297,13 +294,13 @@ void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_CLIENT_WHY_BYTES])
                              "%s on this host, or name another"
                            : "port %s of %s refuses: no server runs there, or it listens on "
                              "another address only. Start dpt-rdzv --port %s there",
-                       reach->port, result.address, reach->port);
+                       reach->server.port, result.address, reach->server.port);
         break;
     case FINDING_CONNECTED:
         (void)snprintf(ret, BYTES,
                        "port %s of %s answers, but not as dpt-rdzv does. Check which program "
                        "listens there",
-                       reach->port, result.address);
+                       reach->server.port, result.address);
         break;
     case FINDING_OPEN:
     case FINDING_KEYED:

@@ -11,8 +11,7 @@ enum {
     DPT_REACH_GREETING_MS = 700, /* a program that has not greeted by then is no server */
     DPT_REACH_ANSWER_MS = 2000,  /* an address that has not answered by then is silent */
     DPT_REACH_LOOKUP_MS = 700,   /* a lookup that takes longer is reported */
-    DPT_REACH_ADDRESSES_MAX = 4, /* addresses of a name that an attempt tries */
-    DPT_REACH_HOST_BYTES = 256
+    DPT_REACH_ADDRESSES_MAX = 4  /* addresses of a name that an attempt tries */
 };
 
 struct dpt_reach;

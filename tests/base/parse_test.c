@@ -123,11 +123,35 @@ static void test_parse_endpoints(void **state)
         assert_int_equal(dpt_parse_endpoint(bad[i], &err), DPT_EINVAL);
 }
 
+static void test_split_endpoints(void **state)
+{
+    (void)state;
+    static const char *const parts[][3] = {{"127.0.0.1:29500", "127.0.0.1", "29500"},
+                                           {"head:1", "head", "1"},
+                                           {"[::1]:65535", "::1", "65535"},
+                                           {"[fe80::1%eth0]:80", "fe80::1%eth0", "80"}};
+    struct dpt_endpoint endpoint;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        assert_int_equal(dpt_split_endpoint(parts[i][0], &endpoint, &err), DPT_OK);
+        assert_string_equal(endpoint.host, parts[i][1]);
+        assert_string_equal(endpoint.port, parts[i][2]);
+    }
+    char text[sizeof endpoint.host + sizeof ":80"];
+    const size_t most = sizeof endpoint.host - 1;
+    memset(text, 'h', sizeof text);
+    memcpy(text + most, ":80", sizeof ":80");
+    assert_int_equal(dpt_split_endpoint(text, &endpoint, &err), DPT_OK);
+    assert_int_equal(strlen(endpoint.host), most);
+    memcpy(text + most, "h:80", sizeof "h:80");
+    assert_int_equal(dpt_split_endpoint(text, &endpoint, &err), DPT_EINVAL);
+    assert_non_null(strstr(err.text, "more than 255 bytes"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse_integers), cmocka_unit_test(unsigned_integers),
-        cmocka_unit_test(test_parse_doubles), cmocka_unit_test(shortest_texts),
-        cmocka_unit_test(test_parse_endpoints)};
+        cmocka_unit_test(test_parse_integers),  cmocka_unit_test(unsigned_integers),
+        cmocka_unit_test(test_parse_doubles),   cmocka_unit_test(shortest_texts),
+        cmocka_unit_test(test_parse_endpoints), cmocka_unit_test(test_split_endpoints)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,8 @@
  * packet. */
 #include "worker/agent/node_address.h"
 
+#include "base/parse.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -16,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { PROBE_MS = 200, HOST_BYTES = 256 };
+enum { PROBE_MS = 200 };
 
 static bool is_loopback_address(const struct sockaddr_storage *address)
 {
@@ -90,24 +92,6 @@ static bool route_from(const struct sockaddr *to, socklen_t to_bytes, struct soc
     return found;
 }
 
-static enum dpt_status split_endpoint(const char *endpoint, char host[HOST_BYTES], char port[8],
-                                      struct dpt_err *err)
-{
-    const char *colon = strrchr(endpoint, ':');
-    size_t length = colon != NULL ? (size_t)(colon - endpoint) : 0;
-    const char *from = endpoint;
-    if (length >= 2 && endpoint[0] == '[' && colon[-1] == ']') {
-        from++;
-        length -= 2;
-    }
-    if (length == 0 || length >= HOST_BYTES || strlen(colon + 1) >= 8)
-        return dpt_fail(err, DPT_ECONFIG, "rendezvous endpoint '%s' is not HOST:PORT", endpoint);
-    memcpy(host, from, length);
-    host[length] = '\0';
-    memcpy(port, colon + 1, strlen(colon + 1) + 1);
-    return DPT_OK;
-}
-
 /* Whether a server accepts TCP connections at this host's `address`. The packets stay on this host,
  * so PROBE_MS is long enough for the answer. */
 static bool accepts_at(const struct sockaddr_storage *address, const char *port)
@@ -168,11 +152,12 @@ enum dpt_status dpt_node_address_explain(const char *interface, const char *endp
     *ret_reason = DPT_ADDRESS_NAMED;
     if (interface[0] != '\0')
         return find_address_of_interface(interface, ret, err);
-    char host[HOST_BYTES], port[8];
-    DPT_TRY(split_endpoint(endpoint, host, port, err));
+    struct dpt_endpoint server;
+    if (dpt_split_endpoint(endpoint, &server, err) != DPT_OK)
+        return dpt_wrap(err, DPT_ECONFIG, "rendezvous endpoint");
     const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list;
-    int failed = getaddrinfo(host, port, &hints, &list);
+    int failed = getaddrinfo(server.host, server.port, &hints, &list);
     if (failed != 0)
         return dpt_fail(err, DPT_ECONFIG, "rendezvous endpoint '%s': %s", endpoint,
                         gai_strerror(failed));
@@ -188,7 +173,7 @@ enum dpt_status dpt_node_address_explain(const char *interface, const char *endp
     *ret_reason = DPT_ADDRESS_ROUTE;
     if (is_loopback_address(&from)) {
         struct sockaddr_storage own = {0};
-        const bool outward = find_own_address(port, &own);
+        const bool outward = find_own_address(server.port, &own);
         if (outward)
             from = own;
         *ret_reason = outward ? DPT_ADDRESS_OUTWARD : DPT_ADDRESS_LOOPBACK;

@@ -1,6 +1,8 @@
 /* Socket addresses as text (socket_address.h). */
 #include "worker/comm/socket_address.h"
 
+#include "base/parse.h"
+
 #include <netdb.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -44,19 +46,9 @@ enum dpt_status dpt_address_parse(const char *text, struct dpt_address *ret, str
 {
     if (text[0] == '@')
         return parse_unix(text, ret, err);
-    const char *colon = strrchr(text, ':');
-    const char *host = text;
-    size_t host_bytes = colon == NULL ? 0 : (size_t)(colon - text);
-    if (host_bytes >= 2 && text[0] == '[' && text[host_bytes - 1] == ']') {
-        host++;
-        host_bytes -= 2;
-    }
-    char name[HOST_BYTES];
-    if (host_bytes == 0 || host_bytes >= sizeof name)
-        return dpt_fail(err, DPT_EINVAL, "'%s' is no address of the form HOST:PORT", text);
-    memcpy(name, host, host_bytes);
-    name[host_bytes] = '\0';
-    return dpt_address_of_host(name, colon + 1, ret, err);
+    struct dpt_endpoint parts;
+    DPT_TRY(dpt_split_endpoint(text, &parts, err));
+    return dpt_address_of_host(parts.host, parts.port, ret, err);
 }
 
 enum dpt_status dpt_address_format(const struct dpt_address *address, char *ret_text,

@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { HOST_BYTES = 256, PORT_BYTES = 8, BACKLOG = 64 };
+enum { PORT_BYTES = 8, BACKLOG = 64 };
 
 /* ---- waits ---- */
 
@@ -42,21 +42,6 @@ static enum dpt_status await(int fd, bool write, int64_t deadline_ms, struct dpt
 }
 
 /* ---- connections ---- */
-
-/* Splits HOST:PORT or [IPV6]:PORT, whose form dpt_parse_endpoint has checked. */
-static enum dpt_status split_endpoint(const char *endpoint, char host[HOST_BYTES],
-                                      char port[PORT_BYTES], struct dpt_err *err)
-{
-    DPT_TRY(dpt_parse_endpoint(endpoint, err));
-    const char *colon = strrchr(endpoint, ':');
-    const bool brackets = endpoint[0] == '[';
-    const int length = (int)(colon - endpoint) - 2 * brackets;
-    if (length <= 0 || length >= HOST_BYTES || strlen(colon + 1) >= PORT_BYTES)
-        return dpt_fail(err, DPT_EINVAL, "'%.100s' is not HOST:PORT", endpoint);
-    (void)snprintf(host, HOST_BYTES, "%.*s", length, endpoint + brackets);
-    (void)snprintf(port, PORT_BYTES, "%s", colon + 1);
-    return DPT_OK;
-}
 
 static void set_options(int fd)
 {
@@ -113,20 +98,20 @@ static enum dpt_status fail_to_connect(struct dpt_err *err, const char *endpoint
 enum dpt_status dpt_wire_connect(const char *endpoint, int64_t deadline_ms, int *ret_fd,
                                  struct dpt_err *err)
 {
-    char host[HOST_BYTES], port[PORT_BYTES];
-    DPT_TRY(split_endpoint(endpoint, host, port, err));
+    struct dpt_endpoint at;
+    DPT_TRY(dpt_split_endpoint(endpoint, &at, err));
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list = NULL;
-    const int failed = getaddrinfo(host, port, &hints, &list);
+    const int failed = getaddrinfo(at.host, at.port, &hints, &list);
     if (failed != 0)
-        return dpt_fail(err, DPT_ENOENT, "the name '%.100s' has no address (%s)", host,
+        return dpt_fail(err, DPT_ENOENT, "the name '%.100s' has no address (%s)", at.host,
                         gai_strerror(failed));
     int error = ETIMEDOUT, tried = 0;
     for (const struct addrinfo *info = list; info && error != 0 && tried < DPT_WIRE_ADDRESSES_MAX;
          info = info->ai_next, tried++)
         error = try_address(info, deadline_ms, ret_fd);
     freeaddrinfo(list);
-    return error == 0 ? DPT_OK : fail_to_connect(err, endpoint, port, error);
+    return error == 0 ? DPT_OK : fail_to_connect(err, endpoint, at.port, error);
 }
 
 static enum dpt_status bind_and_listen(const struct addrinfo *info, int *ret_fd, int *ret_port,
