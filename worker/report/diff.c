@@ -81,14 +81,15 @@ enum dpt_status report_diff_add(struct report_diff *diff, int side,
                             sources[0].trace.path);
 }
 
-static double step_ms(const struct report_diff *diff, const struct report_diff_row *row, int side)
+double report_diff_step_ms(const struct report_diff *diff, const struct report_diff_row *row,
+                           int side)
 {
     return (double)row->ns[side] / 1e6 / (double)diff->rank_steps[side];
 }
 
 double report_diff_change_ms(const struct report_diff *diff, const struct report_diff_row *row)
 {
-    return step_ms(diff, row, 1) - step_ms(diff, row, 0);
+    return report_diff_step_ms(diff, row, 1) - report_diff_step_ms(diff, row, 0);
 }
 
 /* Sorted with their keys, because a comparison knows two rows only. */

@@ -29,7 +29,9 @@ DPT_MUST_USE enum dpt_status report_diff_add(struct report_diff *diff, int side,
 /* Sorts the rows. Both sides have been added. DPT_ENOMEM. */
 DPT_MUST_USE enum dpt_status report_diff_sort(struct report_diff *diff, struct dpt_err *err);
 
-/* The change of the time that the row takes in a step of a rank, in ms. */
+/* The time that the row takes in a step of a rank, in ms; and its change from side 0 to side 1. */
+double report_diff_step_ms(const struct report_diff *diff, const struct report_diff_row *row,
+                           int side);
 double report_diff_change_ms(const struct report_diff *diff, const struct report_diff_row *row);
 
 void report_diff_csv_print(const struct report_diff *diff, FILE *out);

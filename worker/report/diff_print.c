@@ -20,11 +20,6 @@ static const char *change_word(const struct report_diff_row *row)
     return row->calls[1] == 0 ? "removed" : "";
 }
 
-static double step_ms(const struct report_diff *diff, const struct report_diff_row *row, int side)
-{
-    return (double)row->ns[side] / 1e6 / (double)diff->rank_steps[side];
-}
-
 void report_diff_csv_print(const struct report_diff *diff, FILE *out)
 {
     (void)fputs("category,name,a_calls,b_calls,diff_calls,a_ms,b_ms,diff_ms,a_step_ms,b_step_ms,"
@@ -38,7 +33,7 @@ void report_diff_csv_print(const struct report_diff *diff, FILE *out)
                       (long long)row->calls[0], (long long)row->calls[1],
                       (long long)(row->calls[1] - row->calls[0]), (double)row->ns[0] / 1e6,
                       (double)row->ns[1] / 1e6, (double)(row->ns[1] - row->ns[0]) / 1e6,
-                      step_ms(diff, row, 0), step_ms(diff, row, 1),
+                      report_diff_step_ms(diff, row, 0), report_diff_step_ms(diff, row, 1),
                       report_diff_change_ms(diff, row), change_word(row));
     }
 }
@@ -68,9 +63,9 @@ void report_diff_terminal_print(const struct report_diff *diff, FILE *out)
     for (size_t i = 0; i < diff->n && i < TOP; i++) {
         const struct report_diff_row *row = &diff->rows[i];
         (void)fprintf(out, "%-10s %12.3f %12.3f %+12.3f %10lld %10lld  %s\n",
-                      category_word(row->category), step_ms(diff, row, 0), step_ms(diff, row, 1),
-                      report_diff_change_ms(diff, row), (long long)row->calls[0],
-                      (long long)row->calls[1], row->name);
+                      category_word(row->category), report_diff_step_ms(diff, row, 0),
+                      report_diff_step_ms(diff, row, 1), report_diff_change_ms(diff, row),
+                      (long long)row->calls[0], (long long)row->calls[1], row->name);
     }
     (void)fputs("Added in B:\n", out);
     list_rows(diff, 0, out);

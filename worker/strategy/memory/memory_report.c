@@ -15,7 +15,6 @@ struct printer {
     void *ctx;
 };
 
-/* estimated and allocated 0: the row has only a peak. */
 static void print_row(const struct printer *p, const char *name, int64_t estimated,
                       int64_t allocated, int64_t peak)
 {
