@@ -9,7 +9,6 @@
 #include "worker/trace/present_work.h"
 #include "worker/trace/span.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +39,6 @@ struct host_reducer {
     float *scratch;
     struct dpt_comm_mem *staging[DPT_HOST_REDUCER_STAGINGS];
     struct dpt_comm_mem *narrow; /* sums of this rank's pieces in `wire`, for other hosts */
-    atomic_int *ready;           /* [n_buckets] */
 };
 
 enum dpt_status dpt_host_reducer_buffer_create(struct dpt_comm_listener *listener, int index,
@@ -122,12 +120,12 @@ static enum dpt_status make_registered(struct host_reducer *r, struct dpt_err *e
 
 static enum dpt_status make_host_reducer(struct host_reducer *r, struct dpt_err *err)
 {
-    r->ready = calloc((size_t)r->base.of.n_buckets, sizeof *r->ready);
     r->partials = calloc(DPT_TREE_SUM_PARTS_MAX, sizeof *r->partials);
     r->scratch = aligned_alloc(64, dpt_tree_sum_scratch_numel() * sizeof *r->scratch);
     r->copies = calloc((size_t)r->base.of.world->size, sizeof *r->copies);
-    if (!r->ready || !r->partials || !r->copies || !r->scratch)
+    if (!r->partials || !r->copies || !r->scratch)
         return dpt_fail_nomem(err, "all-reduce");
+    DPT_TRY(dpt_reducer_alloc_ready(&r->base, err));
     DPT_TRY(dpt_rank_transfers_init(&r->transfers, r->base.of.world, r->base.of.rank,
                                     !r->base.of.shards, err));
     DPT_TRY(cut_chunks(r, err));
@@ -274,19 +272,6 @@ static enum dpt_status finish_stage(struct host_reducer *r, struct dpt_comm *com
     return status;
 }
 
-/* Waits until the main thread has completed `bucket`. Transfers in flight go on meanwhile. */
-static enum dpt_status await_ready(struct host_reducer *r, struct dpt_comm *comm, int bucket,
-                                   struct dpt_err *err)
-{
-    while (!atomic_load_explicit(&r->ready[bucket], memory_order_acquire)) {
-        dpt_present_work_note(DPT_WORK_AWAIT_OWN, bucket, -1);
-        enum dpt_status status = dpt_comm_poll_woken(comm, -1, err);
-        if (status != DPT_INPROGRESS)
-            return status;
-    }
-    return DPT_OK;
-}
-
 /* Unpacks the sums of a chunk that other hosts have sent. */
 static enum dpt_status widen_arrived(struct host_reducer *r, int c, struct dpt_err *err)
 {
@@ -331,22 +316,6 @@ static enum dpt_status post_gather(struct host_reducer *r, struct dpt_comm *comm
     return post_stage(r, comm, c, DPT_STAGE_GATHER, err);
 }
 
-/* Traces the work on chunks up to `last`, which is the last chunk of its bucket in this run. */
-static void trace_bucket(const struct host_reducer *r, int64_t began_ns, int last)
-{
-    const int bucket = r->chunks[last].bucket;
-    const int64_t ranks = r->base.of.world->size,
-                  numel = r->base.of.buckets[bucket].end - r->base.of.buckets[bucket].first;
-    dpt_trace_end(
-        began_ns,
-        &(struct dpt_trace_span){
-            .kind = DPT_TRACE_COLLECTIVE,
-            .collective = r->base.of.shards ? DPT_TRACE_REDUCE_SCATTER : DPT_TRACE_ALL_REDUCE,
-            .dtype = "Float",
-            .key = {DPT_TRACE_COLLECTIVE_KEYS, "bucket"},
-            .value = {numel, r->base.of.shards ? numel / ranks : numel, ranks, bucket}});
-}
-
 /* Waits until the bucket of chunk `c` is complete. A bucket is traced from here until the wait for
  * the next one, so that waits for the own computation count for none. */
 static enum dpt_status enter_bucket(struct host_reducer *r, struct dpt_comm *comm, int first, int c,
@@ -355,8 +324,8 @@ static enum dpt_status enter_bucket(struct host_reducer *r, struct dpt_comm *com
     if (c > first && r->chunks[c].bucket == r->chunks[c - 1].bucket)
         return DPT_OK;
     if (c > first)
-        trace_bucket(r, *began_ns, c - 1);
-    DPT_TRY(await_ready(r, comm, r->chunks[c].bucket, err));
+        dpt_reducer_trace_bucket(&r->base, *began_ns, r->chunks[c - 1].bucket);
+    DPT_TRY(dpt_reducer_await_ready(&r->base, comm, r->chunks[c].bucket, err));
     *began_ns = dpt_trace_begin();
     return DPT_OK;
 }
@@ -389,7 +358,7 @@ static enum dpt_status run_chunks(struct host_reducer *r, struct dpt_comm *comm,
     for (int c = end - first > GATHERS_MAX ? end - GATHERS_MAX : first; c < end; c++)
         DPT_TRY(end_gather(r, comm, c, err));
     if (end > first)
-        trace_bucket(r, began_ns, end - 1);
+        dpt_reducer_trace_bucket(&r->base, began_ns, r->chunks[end - 1].bucket);
     return DPT_OK;
 }
 
@@ -404,25 +373,6 @@ static enum dpt_status host_run_buckets(struct dpt_reducer *reducer, struct dpt_
     struct host_reducer *r = host_of(reducer);
     return run_chunks(r, dpt_comm_thread_comm(thread), r->first_chunk[first], r->first_chunk[end],
                       err);
-}
-
-static bool host_begin(struct dpt_reducer *reducer, int64_t step)
-{
-    struct host_reducer *r = host_of(reducer);
-    (void)step;
-    for (int b = 0; b < r->base.of.n_buckets; b++)
-        atomic_store_explicit(&r->ready[b], 0, memory_order_relaxed);
-    return true;
-}
-
-static enum dpt_status host_ready(struct dpt_reducer *reducer, int bucket, struct dpt_err *err)
-{
-    struct host_reducer *r = host_of(reducer);
-    (void)err;
-    atomic_store_explicit(&r->ready[bucket], 1, memory_order_release);
-    if (r->base.of.world->size > 1)
-        dpt_comm_thread_wake(r->base.of.thread);
-    return DPT_OK;
 }
 
 static void host_cost(const struct dpt_reducer *reducer, struct dpt_strategy_cost *cost)
@@ -451,15 +401,14 @@ static void host_release(struct dpt_reducer *reducer)
     dpt_rank_transfers_fini(&r->transfers);
     free(r->chunks);
     free(r->first_chunk);
-    free(r->ready);
     free(r->partials);
     free(r->copies);
     free(r->scratch);
 }
 
 static const struct dpt_reducer_ops host_reducer = {.release = host_release,
-                                                    .begin = host_begin,
-                                                    .ready = host_ready,
+                                                    .begin = dpt_reducer_clear_ready,
+                                                    .ready = dpt_reducer_set_ready,
                                                     .run_buckets = host_run_buckets,
                                                     .cost = host_cost};
 

@@ -17,6 +17,8 @@
 #include "worker/plan/buckets.h"
 #include "worker/strategy/strategy.h"
 
+#include <stdatomic.h>
+
 struct dpt_reducer;
 
 struct dpt_reducer_ops {
@@ -58,6 +60,7 @@ struct dpt_reducer {
     struct dpt_reducer_spec of;
     /* Owned, or NULL. Carries out those of begin, run_buckets and cost that are NULL in `ops`. */
     struct dpt_reducer *inner;
+    atomic_int *ready; /* [of.n_buckets] of dpt_reducer_alloc_ready, or NULL; owned */
     bool posted;
 };
 
@@ -79,5 +82,20 @@ DPT_MUST_USE enum dpt_status dpt_reducer_finish(struct dpt_reducer *reducer, str
  * reducer holds. */
 void dpt_reducer_cost(const struct dpt_reducer *reducer, struct dpt_strategy_cost *cost);
 int64_t dpt_reducer_bytes_sent(const struct dpt_reducer *reducer);
+
+/* For reducers of the hosts' memory. A flag for each bucket, which the main thread sets when the
+ * bucket is ready, and for which the communication thread waits. */
+DPT_MUST_USE enum dpt_status dpt_reducer_alloc_ready(struct dpt_reducer *reducer,
+                                                     struct dpt_err *err);
+/* Their begin and ready of struct dpt_reducer_ops. */
+bool dpt_reducer_clear_ready(struct dpt_reducer *reducer, int64_t step);
+DPT_MUST_USE enum dpt_status dpt_reducer_set_ready(struct dpt_reducer *reducer, int bucket,
+                                                   struct dpt_err *err);
+/* Waits until the main thread has completed `bucket`. Transfers in flight go on meanwhile. */
+DPT_MUST_USE enum dpt_status dpt_reducer_await_ready(const struct dpt_reducer *reducer,
+                                                     struct dpt_comm *comm, int bucket,
+                                                     struct dpt_err *err);
+/* Traces the reduction of a bucket, which ends now. No effect if began_ns is 0. */
+void dpt_reducer_trace_bucket(const struct dpt_reducer *reducer, int64_t began_ns, int bucket);
 
 #endif

@@ -5,7 +5,6 @@
 #include "worker/trace/present_work.h"
 #include "worker/trace/span.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 
 static const int64_t part_numel = DPT_PATTERN_RUN_PART_BYTES / (int64_t)sizeof(float);
@@ -15,7 +14,6 @@ struct ring_reducer {
     struct dpt_pattern pattern; /* this rank's moves */
     struct dpt_pattern_run *run;
     struct dpt_comm_mem *staging;
-    atomic_int *ready; /* [n_buckets] */
 };
 
 static struct ring_reducer *ring_of(struct dpt_reducer *reducer)
@@ -55,31 +53,6 @@ enum dpt_status dpt_ring_reducer_bytes(const struct dpt_reducer_spec *of, size_t
     return status;
 }
 
-/* Waits until the main thread has completed `bucket`. */
-static enum dpt_status ring_await_ready(struct ring_reducer *r, struct dpt_comm *comm, int bucket,
-                                        struct dpt_err *err)
-{
-    while (!atomic_load_explicit(&r->ready[bucket], memory_order_acquire)) {
-        dpt_present_work_note(DPT_WORK_AWAIT_OWN, bucket, -1);
-        const enum dpt_status status = dpt_comm_poll_woken(comm, -1, err);
-        if (status != DPT_INPROGRESS)
-            return status;
-    }
-    return DPT_OK;
-}
-
-static void ring_trace_bucket(const struct ring_reducer *r, int64_t began_ns, int bucket)
-{
-    const struct dpt_bucket *range = &r->base.of.buckets[bucket];
-    const int64_t numel = range->end - range->first;
-    dpt_trace_end(began_ns, &(struct dpt_trace_span){
-                                .kind = DPT_TRACE_COLLECTIVE,
-                                .collective = DPT_TRACE_ALL_REDUCE,
-                                .dtype = "Float",
-                                .key = {DPT_TRACE_COLLECTIVE_KEYS, "bucket"},
-                                .value = {numel, numel, r->base.of.world->size, bucket}});
-}
-
 static enum dpt_status ring_run_buckets(struct dpt_reducer *reducer, struct dpt_comm_thread *thread,
                                         int first, int end, struct dpt_err *err)
 {
@@ -87,32 +60,13 @@ static enum dpt_status ring_run_buckets(struct dpt_reducer *reducer, struct dpt_
     struct dpt_comm *comm = dpt_comm_thread_comm(thread);
     for (int b = first; b < end; b++) {
         const struct dpt_bucket *bucket = &r->base.of.buckets[b];
-        DPT_TRY(ring_await_ready(r, comm, b, err));
+        DPT_TRY(dpt_reducer_await_ready(reducer, comm, b, err));
         dpt_present_work_note(DPT_WORK_ALL_REDUCE, b, -1);
         const int64_t began_ns = dpt_trace_begin();
         DPT_TRY(dpt_pattern_run_once(r->run, comm,
                                      (struct dpt_interval){bucket->first, bucket->end}, err));
-        ring_trace_bucket(r, began_ns, b);
+        dpt_reducer_trace_bucket(reducer, began_ns, b);
     }
-    return DPT_OK;
-}
-
-static bool ring_begin(struct dpt_reducer *reducer, int64_t step)
-{
-    struct ring_reducer *r = ring_of(reducer);
-    (void)step;
-    for (int b = 0; b < r->base.of.n_buckets; b++)
-        atomic_store_explicit(&r->ready[b], 0, memory_order_relaxed);
-    return true;
-}
-
-static enum dpt_status ring_ready(struct dpt_reducer *reducer, int bucket, struct dpt_err *err)
-{
-    struct ring_reducer *r = ring_of(reducer);
-    (void)err;
-    atomic_store_explicit(&r->ready[bucket], 1, memory_order_release);
-    if (r->base.of.world->size > 1)
-        dpt_comm_thread_wake(r->base.of.thread);
     return DPT_OK;
 }
 
@@ -130,12 +84,11 @@ static void ring_release(struct dpt_reducer *reducer)
     dpt_pattern_run_destroy(&r->run);
     dpt_comm_mem_destroy(&r->staging);
     dpt_pattern_fini(&r->pattern);
-    free(r->ready);
 }
 
 static const struct dpt_reducer_ops ring_reducer = {.release = ring_release,
-                                                    .begin = ring_begin,
-                                                    .ready = ring_ready,
+                                                    .begin = dpt_reducer_clear_ready,
+                                                    .ready = dpt_reducer_set_ready,
                                                     .run_buckets = ring_run_buckets,
                                                     .cost = ring_cost};
 
@@ -144,9 +97,7 @@ static enum dpt_status make_ring_reducer(struct ring_reducer *r,
                                          struct dpt_err *err)
 {
     const int64_t most = largest_bucket(&r->base.of);
-    r->ready = calloc((size_t)r->base.of.n_buckets, sizeof *r->ready);
-    if (!r->ready)
-        return dpt_fail_nomem(err, "all-reduce");
+    DPT_TRY(dpt_reducer_alloc_ready(&r->base, err));
     DPT_TRY(plan_ring(&r->base.of, &r->pattern, err));
     const size_t bytes = dpt_pattern_run_staging(&r->pattern, r->base.of.rank, most, part_numel);
     if (bytes > 0)
