@@ -4,6 +4,7 @@
  *
  * All ranks are threads of this process and share a device, which NCCL does not do: gradients go by
  * the host, and, with a double in the library's place, by what is built on NCCL. */
+#include "tests/gpu/gpu_ranks.h"
 #ifdef DPT_TEST_NCCL_DOUBLE
 #include "tests/worker/train/nccl_ranks.h"
 #endif
@@ -17,10 +18,9 @@
 #include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { SKIPPED = 77, SEQUENCES = 5 };
+enum { SEQUENCES = 5 };
 
 /* Emulated kernels are slow: moments come into an update in the second step. No world of 2 or 3
  * ranks divides 5 slots, nor 11. */
@@ -29,13 +29,6 @@ enum { STEPS = 2, SLOTS = 5, HEALING_SLOTS = 3 };
 #else
 enum { STEPS = 4, SLOTS = 11, HEALING_SLOTS = 7 };
 #endif
-
-static enum dpt_status open_device(const struct dpt_rank_start *start, struct dpt_device **ret,
-                                   struct dpt_err *err)
-{
-    (void)start; /* all ranks share the first */
-    return dpt_device_cuda_create(0, ret, err);
-}
 
 enum { BACKENDS_MAX = 2 };
 static enum dpt_backend backends[BACKENDS_MAX] = {DPT_BACKEND_HOST};
@@ -234,15 +227,9 @@ static void deaths_and_healing(void **state)
 
 int main(void)
 {
-    int count;
-    char fingerprint[DPT_FINGERPRINT_BYTES];
-    struct dpt_err err;
-    if (dpt_device_cuda_look(&count, fingerprint, &err) != DPT_OK) {
-        const char *must = getenv("DPT_TEST_GPU");
-        (void)fprintf(stderr, "no CUDA device to test: %s\n", err.text);
-        return must && strcmp(must, "1") == 0 ? 1 : SKIPPED;
-    }
-    director_open_device_with(open_device);
+    const int without_device = gpu_ranks_open();
+    if (without_device >= 0)
+        return without_device;
     use_double();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_hash_fp32),

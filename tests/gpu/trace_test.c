@@ -8,6 +8,7 @@
 #include "tests/gpu/emulated/control.h"
 #include "tests/worker/train/nccl_ranks.h"
 #endif
+#include "tests/gpu/gpu_ranks.h"
 #include "tests/worker/train/rank_rig.h"
 
 #include "base/fs.h"
@@ -23,19 +24,12 @@
 #include <string.h>
 #include <zlib.h>
 
-enum { SKIPPED = 77, STEPS = 6, WAIT = 1, WARMUP = 1, ACTIVE = 2, TEXT_BYTES_MAX = 1 << 26 };
+enum { STEPS = 6, WAIT = 1, WARMUP = 1, ACTIVE = 2, TEXT_BYTES_MAX = 1 << 26 };
 
 /* The GPU's times are converted to the host's clock, within this error. */
 static const double clock_error_us = 100;
 /* The file is written this long after its last step at most. */
 static const double writing_us = 10e6;
-
-static enum dpt_status open_device(const struct dpt_rank_start *start, struct dpt_device **ret,
-                                   struct dpt_err *err)
-{
-    (void)start;
-    return dpt_device_cuda_create(0, ret, err);
-}
 
 /* ---- the emulated device's work, as CUPTI records it ---- */
 
@@ -422,15 +416,9 @@ static void test_windows_repeat(void **state)
 
 int main(void)
 {
-    int count;
-    char fingerprint[DPT_FINGERPRINT_BYTES];
-    struct dpt_err err;
-    if (dpt_device_cuda_look(&count, fingerprint, &err) != DPT_OK) {
-        const char *must = getenv("DPT_TEST_GPU");
-        (void)fprintf(stderr, "no CUDA device to test: %s\n", err.text);
-        return must && strcmp(must, "1") == 0 ? 1 : SKIPPED;
-    }
-    director_open_device_with(open_device);
+    const int without_device = gpu_ranks_open();
+    if (without_device >= 0)
+        return without_device;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_host_alone),
 #ifdef DPT_TEST_EMULATED
