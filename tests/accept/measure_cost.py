@@ -1,8 +1,10 @@
 """The cost of traces: functions of the topic `measure`. Off, a span is a load and a branch, and its share of a step is
-counted; on, a step takes at most 2 % longer and has the same bits."""
+counted; on, a step takes at most 2 % longer and has the same bits. The file of a window is written between two steps,
+in at most the time of one step."""
 
 import gzip
 import json
+import re
 import statistics
 from pathlib import Path
 
@@ -23,6 +25,8 @@ SMALL = {"model.preset": "null", "model.n_layer": 4, "model.n_head": 4, "model.n
 PAIRS, RUN_TIMEOUT_S = 20, 1200
 GROUP = 3  # steps in turn without a trace and with one; the first of a group is not counted, because it pays the change
 OFF_MAX, ON_MAX, NOISE_MAX = 1e-4, 0.02, 0.02
+WRITE_STEPS_MAX = 1.0  # steps that the pause for a window's file may take
+WRITTEN = re.compile(r"the trace of steps \d+ to \d+ is in '.*': ([\d.]+) MB, written in ([\d.]+) s$", re.M)
 
 
 def run(line, name, ranks, sets, trace=None):
@@ -40,6 +44,23 @@ def run(line, name, ranks, sets, trace=None):
 
 def traces(folder):
     return [json.loads(gzip.open(path).read()) for path in sorted(Path(folder).rglob("*.pt.trace.json.gz"))]
+
+
+def written(root):
+    """The MB and the seconds of each window's file, as the ranks of a run say them."""
+    return [(float(mb), float(seconds)) for path in sorted(Path(root).rglob("rank-*.log"))
+            for mb, seconds in WRITTEN.findall(path.read_text(errors="replace"))]
+
+
+def show_writing(line, name, step_ms, files):
+    """The pause between two steps in which a rank writes its file. metrics.jsonl has it in no step."""
+    found = written(line.folder / name)
+    line.show(f"files whose writing was timed, {name}", len(found), f"== {files}", len(found) == files)
+    if found:
+        mb, seconds = (statistics.median(column) for column in zip(*found))
+        line.note(f"{name}: the file of {GROUP} steps has {mb:.3f} MB and takes {seconds:.3f} s, medians of "
+                  f"{len(found)}; {max(seconds for _, seconds in found):.3f} s at most")
+        line.at_most(f"writing a window's file, in steps, {name}", round(1000 * seconds / step_ms, 4), WRITE_STEPS_MAX)
 
 
 def spans(trace):
@@ -93,8 +114,9 @@ def pairs_beside(line, before):
 
 def tracing_on_costs_little(line):
     """GPT-2 124M, B=4 T=64, 2 slots a step: in one run, groups of 3 steps without a trace and with one take turns; the
-    median of the ratios of neighbouring groups is at most 1.02. The run's hash is that of a run that is not traced, and
-    no event had no room."""
+    median of the ratios of neighbouring groups is at most 1.02. After each group a rank writes its file before the next
+    step begins: the median time is at most that of one step. The run's hash is that of a run that is not traced, and no
+    event had no room."""
     for name, ranks, sets in WORLDS:
         pairs = line.repeat(PAIRS)
         sets = {"train.steps": 2 * GROUP * pairs, **sets}
@@ -112,6 +134,7 @@ def tracing_on_costs_little(line):
                   ", ".join(f"{ratio:.4f}" for ratio in ratios))
         line.at_most(f"step time with a trace, {name}, median of {len(ratios)}", round(statistics.median(ratios), 4),
                      1 + ON_MAX)
+        show_writing(line, name, statistics.median(groups[::2]), ranks * pairs)
         line.show(f"weights_hash, {name}", traced["weights_hash"], plain["weights_hash"],
                   traced["weights_hash"] == plain["weights_hash"])
         dropped = sum(trace["dpt"]["dropped_events"] for trace in found)

@@ -94,6 +94,10 @@ def test_hosts_that_share_a_clock(make_cluster, slow):
         pytest.skip(str(reason))
     found = traces(cluster.root / "traces")
     assert sorted(found) == [0, 1]
+    said = {path: float(mb) for log in cluster.root.rglob("rank-*.log") for path, mb in
+            re.findall(r"is in '(.*)': ([\d.]+) MB, written in [\d.]+ s$", log.read_text(), re.M)}
+    files = (cluster.root / "traces").rglob("*.gz")
+    assert said == {str(path): pytest.approx(path.stat().st_size / 1e6, abs=0.001) for path in files}, said
     gathers = []
     for trace in found.values():
         assert trace["dpt"]["clock_offset_us"] == 0 and trace["dpt"]["clock_error_us"] == 0, trace["dpt"]

@@ -8,6 +8,8 @@
 #include "worker/train/log/rank_log.h"
 
 #include <limits.h>
+#include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum dpt_status rank_open_trace(struct dpt_rank *r, struct dpt_err *err)
@@ -52,6 +54,16 @@ static struct dpt_trace_place place_of(const struct dpt_rank *r, int64_t step)
     return dpt_trace_window_at(&schedule, step);
 }
 
+/* The time is that of the pause between two steps. */
+static void log_file(const struct rank_trace *t, const char *path, int64_t began_ns)
+{
+    const double seconds = 1e-9 * (double)(dpt_now_ns() - began_ns);
+    struct stat info;
+    const double mb = stat(path, &info) == 0 ? 1e-6 * (double)info.st_size : (double)NAN;
+    dpt_log(DPT_LOG_INFO, "the trace of steps %lld to %lld is in '%s': %.3f MB, written in %.3f s",
+            (long long)t->first_step + 1, (long long)t->step + 1, path, mb, seconds);
+}
+
 static void write_trace(struct dpt_rank *r)
 {
     static const char *const names[DPT_TRACE_TRACKS] = {[DPT_TRACE_MAIN] = "main",
@@ -93,8 +105,7 @@ static void write_trace(struct dpt_rank *r)
                 (long long)t->first_step + 1, (long long)t->step + 1,
                 (long long)trace.device->dropped);
     if (dpt_trace_file_write(r->config->trace.dir, &trace, wall_ns, path, &err) == DPT_OK) {
-        dpt_log(DPT_LOG_INFO, "the trace of steps %lld to %lld is in '%s'",
-                (long long)t->first_step + 1, (long long)t->step + 1, path);
+        log_file(t, path, now_ns);
         return;
     }
     t->failed = true;
