@@ -264,6 +264,8 @@ static void answer_ended(struct command *command)
     const int64_t unsaved = dpt_rdzv_step_without_checkpoint(run);
     const bool stopped = run->kept.stopped && run->phase == DPT_RDZV_DONE;
     const bool stops = command->control->verb == DPT__CONTROL_VERB__CONTROL_STOP;
+    if (stopped && stops) /* repeated, it must not stop the next run of the name */
+        command->reply->step = 0;
     if (stopped && stops && n > 0)
         dpt_rdzv_set_outcome(command, GOES_ON, "%zu nodes of run %s have not ended yet", n,
                              run->name);
