@@ -218,10 +218,40 @@ void check_unsaved(struct sim *sim, const struct machine *m, const char *line)
                  (long long)m->known_saved);
 }
 
+/* No fault has ever hidden the machine from the server, or the server from it. */
+static bool was_always_seen(const struct sim *sim, const struct machine *m)
+{
+    return m->agent != NULL && m->conn != 0 && !m->was_hit && !m->was_refused &&
+           !sim->host->server_hit && sim->profile.n_net_faults == 0;
+}
+
+/* "run stopped by an operator; saved step 40, and step 41 is not saved". The disk has the saved
+ * step. Each step that is in a process which the server sees is saved, or the line names it. */
+static void check_stopped(struct sim *sim, const char *text)
+{
+    static const char saved_word[] = "; saved step ", lost_word[] = ", and step ";
+    const char *saved = strstr(text, saved_word), *lost = strstr(text, lost_word);
+    const long long saved_step = saved != NULL ? strtoll(saved + strlen(saved_word), NULL, 10) : -1;
+    const long long lost_step = lost != NULL ? strtoll(lost + strlen(lost_word), NULL, 10) : 0;
+    sim->host->operator.stops++;
+    if (saved == NULL || saved_step > sim_saved_step(sim))
+        sim_fail(sim, "the disk has step %lld, but: %s", (long long)sim_saved_step(sim), text);
+    for (int i = 0; i < sim->profile.machines; i++) {
+        const struct machine *m = &sim->machines[i];
+        const int64_t held = newest_held(m);
+        if (was_always_seen(sim, m) && held > 0 && held > sim_saved_step(sim) && held > lost_step)
+            sim_fail(sim, "%s holds step %lld, the disk has step %lld, but: %s", m->id,
+                     (long long)held, (long long)sim_saved_step(sim), text);
+    }
+}
+
 /* "node a lost: silent for 4.5 s". A node is lost only for an event of its own; a refused
  * connection for less than a lease is not enough. */
 void check_log(struct sim *sim, const char *text)
 {
+    static const char stopped[] = "run stopped by an operator";
+    if (strncmp(text, stopped, strlen(stopped)) == 0)
+        check_stopped(sim, text);
     for (int i = 0; i < sim->profile.machines; i++) {
         const struct machine *m = &sim->machines[i];
         char lost[DPT_PROTO_NAME_BYTES + 16];
@@ -252,6 +282,10 @@ void check_exit(struct sim *sim, const struct machine *m)
         return;
     if (m->exit_code == DPT_EXIT_FAILED && !m->said_unsaved)
         sim_fail(sim, "%s ends with its run and takes step %lld along, of which %lld is saved",
+                 m->id, (long long)m->held_at_end, (long long)sim_saved_step(sim));
+    if (m->told_stop && !m->said_unsaved)
+        sim_fail(sim,
+                 "%s ends with a stopped run and takes step %lld along, of which %lld is saved",
                  m->id, (long long)m->held_at_end, (long long)sim_saved_step(sim));
     if (m->exit_code == DPT_EXIT_SERVER)
         sim_fail(sim, "%s ends for want of a server with step %lld, of which %lld is saved", m->id,
@@ -290,6 +324,18 @@ void check_plan_sent(struct sim *sim, const Dpt__ServerState *message)
         sim_fail(sim, "generation %llu goes back from step %lld to %lld, with %d nodes lost",
                  (unsigned long long)plan->generation, (long long)step,
                  (long long)plan->resume_step, lost);
+}
+
+/* After a stop before the last step the machines start again, and the next run of the name makes
+ * the other steps. */
+void check_done(struct sim *sim, const Dpt__ServerState *message)
+{
+    if (message->last_holder && sim->checkpoint < sim->profile.steps)
+        return;
+    if (sim->checkpoint != sim->profile.steps)
+        sim_fail(sim, "the run is DONE, but its newest checkpoint is of step %lld",
+                 (long long)sim->checkpoint);
+    sim->done_seen = true;
 }
 
 /* The faults are over and time has passed: every node has finished. */

@@ -127,7 +127,7 @@ void machine_start(struct sim *sim, int machine)
         return;
     m->life++;
     m->incarnation += 1 + (uint64_t)sim->now_ms;
-    m->stopped = m->ended = m->said_unsaved = false;
+    m->stopped = m->ended = m->said_unsaved = m->told_stop = false;
     m->ending = false;
     m->held_at_end = m->exit_code = -1;
     m->heard_ms = sim->now_ms + m->clock_ms;
@@ -190,7 +190,7 @@ static void on_exit_action(struct sim *sim, int machine, const struct dpt_agent_
     (void)snprintf(m->exit_text, sizeof m->exit_text, "%.500s", action->text);
     sim_say(sim, "%s ends with code %d%s%s", m->id, m->exit_code, m->exit_text[0] ? ": " : "",
             m->exit_text);
-    if (m->exit_code == DPT_EXIT_DONE && !view.leaving && !sim->done_seen)
+    if (m->exit_code == DPT_EXIT_DONE && !view.leaving && !sim->done_seen && !m->told_stop)
         sim_fail(sim, "%s exits 0 before the end was acknowledged", m->id);
     check_exit(sim, m);
     /* With 75 where a process took steps along that no checkpoint has. */
@@ -203,10 +203,10 @@ static void on_exit_action(struct sim *sim, int machine, const struct dpt_agent_
     if (m->exit_code != DPT_EXIT_DONE && m->exit_code != DPT_EXIT_EXPELLED && !no_server &&
         !failed && !evicted)
         sim_fail(sim, "%s ends with code %d: %s", m->id, m->exit_code, m->exit_text);
-    if (m->exit_code == DPT_EXIT_EXPELLED && !view.leaving && !no_server)
+    if (m->exit_code == DPT_EXIT_EXPELLED && !view.leaving && !no_server && !m->told_stop)
         sim_fail(sim, "%s gave up: %s", m->id, m->exit_text);
-    bool again = (view.leaving || no_server || evicted) && !sim->done_seen && !sim->failed &&
-                 sim->trace == NULL;
+    bool again = (view.leaving || no_server || evicted || m->told_stop) && !sim->done_seen &&
+                 !sim->failed && sim->trace == NULL;
     end_machine(sim, machine);
     if (again) {
         m->ended = false;
@@ -334,8 +334,10 @@ static void note_word(struct sim *sim, struct machine *m, const Dpt__ServerState
         m->heard_ms = sim->now_ms + m->clock_ms;
     if (message->saved_step > m->known_saved)
         m->known_saved = message->saved_step;
-    if (message->phase == DPT__SERVER_PHASE__SERVER_DONE)
+    const bool is_done = message->phase == DPT__SERVER_PHASE__SERVER_DONE;
+    if (is_done && !message->last_holder)
         m->known_saved = sim->profile.steps;
+    m->told_stop = m->told_stop || (is_taken && is_done && message->last_holder);
     if (is_taken && message->phase == DPT__SERVER_PHASE__SERVER_EXPELLED)
         check_expelled(sim, m);
 }

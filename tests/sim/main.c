@@ -3,7 +3,7 @@
  * Runs seeds; the exit code is the verdict, a failing seed is named with the line to replay it.
  * In half of the seeds the server has a journal (--journal: in all).
  * --big: 200 to 300 machines of one rank; --nodes: so many.
- * --ctl: an operator pauses and resumes the run, drains and evicts nodes, wants checkpoints.
+ * --ctl: an operator pauses, resumes, stops and saves the run, drains and evicts nodes.
  * --net: also one-way partitions, split networks, slow agents, clocks that differ and jump.
  * --crash-at: the server crashes in the step of this record, after it is durable and before a
  * message leaves (--lost: before it is durable). --each-record: each seed is run once for each of
@@ -31,7 +31,7 @@ static int64_t mend(struct sim *sim)
 
 /* What the seeds had that the simulation does not count itself. */
 struct had {
-    uint64_t pauses, drains, evictions;
+    uint64_t pauses, drains, evictions, stops;
     uint64_t second_runs, overloads; /* overloads that came due: the server may have been down */
 };
 
@@ -41,6 +41,7 @@ static void count_had(const struct sim *sim, struct had *had)
     had->pauses += sim->operator.pauses;
     had->drains += sim->operator.drains;
     had->evictions += sim->operator.evictions;
+    had->stops += sim->operator.stops;
     for (const struct sim *each = sim; each != NULL; each = each->beside)
         for (int i = 0; i < each->profile.n_faults; i++)
             had->overloads += each->faults[i].kind == FAULT_OVERLOAD_SERVER &&
@@ -223,8 +224,9 @@ int main(int argc, char **argv)
         failed += how.each_record ? run_each_record(seed, totals, &had)
                                   : run_one(seed, &how, totals, &had);
     if (how.ctl)
-        printf("%llu pauses, %llu drains, %llu evictions\n", (unsigned long long)had.pauses,
-               (unsigned long long)had.drains, (unsigned long long)had.evictions);
+        printf("%llu pauses, %llu drains, %llu evictions, %llu stops\n",
+               (unsigned long long)had.pauses, (unsigned long long)had.drains,
+               (unsigned long long)had.evictions, (unsigned long long)had.stops);
     printf(
         "%llu seeds, %llu failed: %llu events, %llu generations, %llu steps applied, %llu healed, "
         "%llu outcomes handed over, %llu loaded, %llu saved, %llu writes fenced, %llu expulsions, "

@@ -1,7 +1,7 @@
-/* An operator with dpt-ctl: pauses and resumes the run, drains and evicts nodes, wants checkpoints,
- * at random moments (dpt_sim --ctl). It repeats each command until the server says that it is done,
- * as dpt-ctl does. It has a source of random numbers of its own, so that a seed is the same world
- * without it. */
+/* An operator with dpt-ctl: pauses and resumes the run, stops it and starts it again, drains and
+ * evicts nodes, wants checkpoints, at random moments (dpt_sim --ctl). It repeats each command until
+ * the server says that it is done, as dpt-ctl does. It has a source of random numbers of its own,
+ * so that a seed is the same world without it. */
 #include "tests/sim/operator.h"
 
 #include "tests/sim/faults.h"
@@ -21,13 +21,14 @@ void operator_plan(struct sim *sim)
     static const Dpt__ControlVerb verbs[] = {
         DPT__CONTROL_VERB__CONTROL_PAUSE, DPT__CONTROL_VERB__CONTROL_PAUSE,
         DPT__CONTROL_VERB__CONTROL_DRAIN, DPT__CONTROL_VERB__CONTROL_EVICT,
-        DPT__CONTROL_VERB__CONTROL_SAVE};
+        DPT__CONTROL_VERB__CONTROL_SAVE,  DPT__CONTROL_VERB__CONTROL_STOP};
     struct operator* operator= & sim->operator;
     DPT_ASSERT(profile->n_commands <= COMMANDS_MAX);
     operator->rng.state = ~sim->seed ^ 0x63746cu;
     for (int i = 0; i < profile->n_commands; i++) {
         operator->commands[i] =(struct sim_command){
-            .verb = verbs[rng_range(&operator->rng, 0, 4)],
+            .verb =
+                verbs[rng_range(&operator->rng, 0, (int64_t)(sizeof verbs / sizeof verbs[0]) - 1)],
             .machine = (int)rng_range(&operator->rng, 0, profile->machines - 1),
             .length_ms = rng_range(&operator->rng, 1, PAUSE_MS_MAX),
             .step = -1};
@@ -132,12 +133,36 @@ static void end_command(struct sim *sim, struct sim_command *command)
     sim->operator.drains += command->verb == DPT__CONTROL_VERB__CONTROL_DRAIN;
 }
 
-/* A checkpoint that cannot come, or a run that is over: dpt-ctl would wait no longer. */
+/* The server holds a run whose newest steps a stop could not save. The operator stops the run
+ * again, which may end it without these steps, or lets it train on. */
+static void follow_refused_stop(struct sim *sim, int number)
+{
+    const struct sim_command *command = &sim->operator.commands[number];
+    const bool is_first = number < COMMANDS_MAX;
+    struct dpt_rdzv_run_view view;
+    if (!server_view(sim, &view) || !view.held)
+        return;
+    follow(sim,
+           is_first && command->length_ms % 2 == 0 ? DPT__CONTROL_VERB__CONTROL_STOP
+                                                   : DPT__CONTROL_VERB__CONTROL_RESUME,
+           0, command->length_ms);
+}
+
+static void check_stop_done(struct sim *sim)
+{
+    struct dpt_rdzv_run_view view;
+    if (server_view(sim, &view) && view.phase != DPT_RDZV_DONE)
+        sim_fail(sim, "a stop is done, but the run is %s", dpt_rdzv_phase_name(view.phase));
+}
+
+/* A checkpoint that cannot come, or a run that is over: dpt-ctl would wait no longer. An operator
+ * who wants an end waits for it, since a stop that is refused holds the run. */
 static bool gives_up(const struct sim *sim, const struct sim_command *command)
 {
     return command->verb == DPT__CONTROL_VERB__CONTROL_SAVE ||
            (sim->now_ms > sim->profile.faults_until_ms &&
             command->verb != DPT__CONTROL_VERB__CONTROL_RESUME &&
+            command->verb != DPT__CONTROL_VERB__CONTROL_STOP &&
             command->verb != DPT__CONTROL_VERB__CONTROL_ALLOW);
 }
 
@@ -160,6 +185,12 @@ void operator_answered(struct sim *sim, uint64_t conn, const Dpt__ControlReply *
         end_command(sim, command);
     else
         command->done = true;
+    if (command->verb != DPT__CONTROL_VERB__CONTROL_STOP)
+        return;
+    if (reply->outcome == DPT__CONTROL_OUTCOME__CONTROL_DONE)
+        check_stop_done(sim);
+    else
+        follow_refused_stop(sim, (int)number);
 }
 
 /* Only kills, exits, leaves and slowness: no node trains where the server cannot see it. */

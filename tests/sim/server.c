@@ -224,12 +224,8 @@ static void trace_sent_state(struct sim *sim, const struct dpt_rdzv_send *send)
     }
     if (message->plan != NULL)
         check_plan_sent(sim, message);
-    if (message->phase == DPT__SERVER_PHASE__SERVER_DONE) {
-        if (sim->checkpoint != sim->profile.steps)
-            sim_fail(sim, "the run is DONE, but its newest checkpoint is of step %lld",
-                     (long long)sim->checkpoint);
-        sim->done_seen = true;
-    }
+    if (message->phase == DPT__SERVER_PHASE__SERVER_DONE)
+        check_done(sim, message);
     if (message->phase == DPT__SERVER_PHASE__SERVER_EXPELLED)
         sim->expulsions++;
     struct sim *of;

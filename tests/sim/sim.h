@@ -228,6 +228,7 @@ struct machine {
     bool ending;         /* the agent starts no more ranks */
     int64_t held_at_end; /* newest step of its ranks when the agent began to end; -1: none */
     bool said_unsaved;   /* it has said NOT SAVED in this life */
+    bool told_stop;      /* ... and was told that an operator's stop has ended the run */
     bool evicted;        /* an operator has evicted it at some time */
     int slow;            /* factor of computing times */
     uint32_t ranks;
@@ -297,6 +298,7 @@ struct operator
     bool held; /* after the last step of the server, and the newest step when that began */
     int64_t held_at;
     uint64_t pauses, drains, evictions; /* that were done */
+    uint64_t stops;                     /* runs that ended by one */
 };
 
 /* One run and its machines. Two runs may share one server: the first is then the other's host and
@@ -473,6 +475,8 @@ void model_set_timer(struct sim *sim, struct proc *proc, int64_t low_ms, int64_t
 /* check.c: invariants */
 void check_after_server(struct sim *sim);
 void check_plan_sent(struct sim *sim, const Dpt__ServerState *message);
+/* The server tells a node that the run is DONE. */
+void check_done(struct sim *sim, const Dpt__ServerState *message);
 void check_end(struct sim *sim);
 /* The program of an agent ends: it must not have the only copy of a step, or must have said so. */
 void check_exit(struct sim *sim, const struct machine *machine);
