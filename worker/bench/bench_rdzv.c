@@ -11,23 +11,19 @@
 #include "rendezvous/proto/message.h"
 #include "worker/bench/bench.h"
 #include "worker/bench/bench_rdzv_figures.h"
+#include "worker/bench/bench_rdzv_model.h"
 #include "worker/bench/bench_rdzv_team.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum {
-    PHASE_TIMEOUT_MS = 180 * 1000,
-    SECONDS_MAX = 3600,
-    RACK_PART = 20 /* the rack is this part of the nodes, unless it is given */
-};
+enum { PHASE_TIMEOUT_MS = 180 * 1000, SECONDS_MAX = 3600, NODES = 64, MODEL_MEASURED_NODES = 1000 };
 
 static struct {
-    int64_t nodes, ranks, clients, rack, seconds;
+    int64_t nodes, ranks, clients, rack, seconds, model;
     bool open;
     struct dpt_bench_real timeout_s;
-} args = {.nodes = 64,
-          .ranks = 8,
+} args = {.ranks = 8,
           .clients = 2,
           .seconds = 5,
           .timeout_s = {.min = 1e-3 * DPT_PROTO_TIMEOUT_MS_MIN,
@@ -35,7 +31,8 @@ static struct {
                         .value = 5}};
 
 static const struct dpt_option options[] = {
-    {"--nodes", "N", "nodes (64)", .number = &args.nodes, .min = 2, .max = DPT_PROTO_NODES_MAX},
+    {"--nodes", "N", "nodes (64; with --model 1000)", .number = &args.nodes, .min = 2,
+     .max = DPT_PROTO_NODES_MAX},
     {"--ranks-per-node", "N", "ranks of each node (8)", .number = &args.ranks, .min = 1,
      .max = DPT_PROTO_RANKS_MAX},
     {"--rack", "N", "nodes that are lost at once (a twentieth of them)", .number = &args.rack,
@@ -44,15 +41,17 @@ static const struct dpt_option options[] = {
      .max = RDZV_CLIENTS_MAX},
     {"--seconds", "N", "of the steady state (5)", .number = &args.seconds, .min = 1,
      .max = SECONDS_MAX},
+    {"--model", "N", "computes these phases for N nodes, too, and checks that model",
+     .number = &args.model, .min = 2, .max = RDZV_MODEL_NODES_MAX},
     {"--open", .help = "server and nodes without keys", .flag = &args.open},
     {"--timeout-s", "S", "cluster.timeout_s of the run (5)", .set = dpt_bench_set_real,
      .ctx = &args.timeout_s}};
 
 static enum dpt_status check_options(struct rdzv_setup *ret, struct dpt_err *err)
 {
-    const int64_t rack = args.rack > 0                ? args.rack
-                         : args.nodes < 2 * RACK_PART ? 1
-                                                      : args.nodes / RACK_PART;
+    if (args.nodes == 0)
+        args.nodes = args.model > 0 ? MODEL_MEASURED_NODES : NODES;
+    const int64_t rack = args.rack > 0 ? args.rack : rdzv_rack_of((int)args.nodes);
     if (args.nodes * args.ranks > DPT_PROTO_WORLD_MAX)
         return dpt_fail(err, DPT_EINVAL,
                         "--nodes: %lld nodes of %lld ranks are %lld ranks, and a world has %d at "
@@ -146,6 +145,7 @@ static struct rdzv_counts counts_since(const struct bench *b, const struct rdzv_
     c.sent_bytes -= before->sent_bytes;
     c.received -= before->received;
     c.received_bytes -= before->received_bytes;
+    c.beats -= before->beats;
     return c;
 }
 
@@ -187,14 +187,14 @@ static enum dpt_status measure_phase(struct bench *b, struct goal goal, struct d
 }
 
 /* Nodes first … first + count - 1 are lost, or join again. */
-static enum dpt_status measure_change(struct bench *b, const char *name,
+static enum dpt_status measure_change(struct bench *b, enum rdzv_phase_index phase,
                                       enum rdzv_command_kind kind, int first, int count,
                                       struct dpt_err *err)
 {
     for (int i = first; i < first + count; i++)
         b->lost[i] = kind == RDZV_LOSE;
     return measure_phase(b,
-                         (struct goal){.name = name,
+                         (struct goal){.name = rdzv_phase_name(phase),
                                        .command = {.kind = kind, .first = first, .count = count},
                                        .forms = true},
                          err);
@@ -242,16 +242,21 @@ static enum dpt_status measure_all(struct bench *b, struct dpt_err *err)
 {
     const struct rdzv_setup *setup = &b->figures.setup;
     int64_t resident_bytes = 0;
+    DPT_TRY(rdzv_team_server_memory(&b->team, &resident_bytes, &b->figures.base_bytes, err));
     rdzv_figures_print_head(setup);
-    DPT_TRY(measure_phase(
-        b, (struct goal){.name = "cold connect", .command = {.kind = RDZV_CONNECT}}, err));
-    DPT_TRY(measure_phase(
-        b, (struct goal){.name = "formation", .command = {.kind = RDZV_READY}, .forms = true},
-        err));
+    DPT_TRY(measure_phase(b,
+                          (struct goal){.name = rdzv_phase_name(RDZV_PHASE_CONNECT),
+                                        .command = {.kind = RDZV_CONNECT}},
+                          err));
+    DPT_TRY(measure_phase(b,
+                          (struct goal){.name = rdzv_phase_name(RDZV_PHASE_FORMATION),
+                                        .command = {.kind = RDZV_READY},
+                                        .forms = true},
+                          err));
     DPT_TRY(measure_steady(b, err));
-    DPT_TRY(measure_change(b, "loss of one", RDZV_LOSE, setup->nodes - 1, 1, err));
-    DPT_TRY(measure_change(b, "join", RDZV_JOIN, setup->nodes - 1, 1, err));
-    DPT_TRY(measure_change(b, "loss of a rack", RDZV_LOSE, 0, setup->rack, err));
+    DPT_TRY(measure_change(b, RDZV_PHASE_LOSS, RDZV_LOSE, setup->nodes - 1, 1, err));
+    DPT_TRY(measure_change(b, RDZV_PHASE_JOIN, RDZV_JOIN, setup->nodes - 1, 1, err));
+    DPT_TRY(measure_change(b, RDZV_PHASE_RACK, RDZV_LOSE, 0, setup->rack, err));
     DPT_TRY(rdzv_team_server_memory(&b->team, &b->figures.peak_bytes, &resident_bytes, err));
     rdzv_figures_print_rest(&b->figures);
     return DPT_OK;
@@ -268,10 +273,11 @@ static enum dpt_status measure_with_team(struct bench *b, struct dpt_err *err)
     return status != DPT_OK ? status : ended;
 }
 
-static enum dpt_status run_bench(json_t **ret_report, struct dpt_err *err)
+/* One server and nodes, from their start to their end. */
+static enum dpt_status measure(const struct rdzv_setup *setup, struct rdzv_figures *ret,
+                               struct dpt_err *err)
 {
-    struct bench b = {.n_phases = 0};
-    DPT_TRY(check_options(&b.figures.setup, err));
+    struct bench b = {.figures = {.setup = *setup}};
     DPT_TRY(rdzv_team_check_limit(&b.figures.setup, err));
     const size_t nodes = (size_t)b.figures.setup.nodes;
     const size_t samples = (size_t)b.figures.setup.clients * RDZV_SAMPLES_MAX;
@@ -281,10 +287,22 @@ static enum dpt_status run_bench(json_t **ret_report, struct dpt_err *err)
                                  ? measure_with_team(&b, err)
                                  : dpt_fail_nomem(err, "figures of %zu nodes", nodes);
     if (status == DPT_OK)
-        *ret_report = rdzv_figures_json(&b.figures);
+        *ret = b.figures;
     free(b.lost);
     free(b.values);
     return status;
+}
+
+static enum dpt_status run_bench(json_t **ret_report, struct dpt_err *err)
+{
+    struct rdzv_figures figures;
+    struct rdzv_setup setup;
+    DPT_TRY(check_options(&setup, err));
+    if (args.model > 0)
+        return rdzv_model(&setup, (int)args.model, measure, ret_report, err);
+    DPT_TRY(measure(&setup, &figures, err));
+    *ret_report = rdzv_figures_json(&figures);
+    return DPT_OK;
 }
 
 const struct dpt_bench dpt_bench_rdzv = {.name = "rdzv",

@@ -27,6 +27,13 @@ struct rdzv_setup {
     char endpoint[RDZV_ENDPOINT_BYTES];
 };
 
+enum { RDZV_RACK_PART = 20 };
+/* Nodes that are lost at once, unless their number is given. */
+static inline int rdzv_rack_of(int nodes)
+{
+    return nodes < 2 * RDZV_RACK_PART ? 1 : nodes / RDZV_RACK_PART;
+}
+
 /* A node as its client process last saw it. `generation` is written last. */
 struct rdzv_record {
     int64_t joined_ns;   /* dpt_now_ns when the server first counted it in; 0: not yet */
@@ -39,6 +46,7 @@ struct rdzv_record {
 /* Messages that nodes sent and received; bytes without the headers of ZeroMQ and TCP. */
 struct rdzv_counts {
     uint64_t sent, sent_bytes, received, received_bytes;
+    uint64_t beats; /* of those that nodes sent: because it was time, and not for news */
 };
 
 /* What a client process reports. */

@@ -23,6 +23,16 @@ struct rdzv_times rdzv_times_of(double *values, int n)
 
 /* ---- text ---- */
 
+const char *rdzv_phase_name(enum rdzv_phase_index phase)
+{
+    static const char *const names[RDZV_PHASES] = {[RDZV_PHASE_CONNECT] = "cold connect",
+                                                   [RDZV_PHASE_FORMATION] = "formation",
+                                                   [RDZV_PHASE_LOSS] = "loss of one",
+                                                   [RDZV_PHASE_JOIN] = "join",
+                                                   [RDZV_PHASE_RACK] = "loss of a rack"};
+    return names[phase];
+}
+
 void rdzv_figures_print_head(const struct rdzv_setup *setup)
 {
     (void)printf("# %d nodes of %d ranks in %d client processes on this machine, one dpt-rdzv %s, "
@@ -31,6 +41,11 @@ void rdzv_figures_print_head(const struct rdzv_setup *setup)
                  "Messages without headers.\n",
                  setup->nodes, setup->ranks, setup->clients,
                  setup->open ? "without keys" : "with keys", (double)setup->timeout_ms / 1000);
+    rdzv_figures_print_columns();
+}
+
+void rdzv_figures_print_columns(void)
+{
     (void)printf("%-16s %6s %6s %5s %9s %9s %9s %9s %9s %9s %9s %9s\n", "phase", "nodes", "world",
                  "gens", "p50", "p99", "max", "server", "to it", "MB", "from it", "MB");
     (void)fflush(stdout);
@@ -64,6 +79,40 @@ void rdzv_figures_print_rest(const struct rdzv_figures *figures)
         (double)figures->peak_bytes / (1 << 20));
 }
 
+double rdzv_error_percent(double model, double measured)
+{
+    if (measured == 0)
+        return model == 0 ? 0 : 100;
+    return 100 * (model - measured) / measured;
+}
+
+void rdzv_figures_print_errors(const struct rdzv_figures *model,
+                               const struct rdzv_figures *measured)
+{
+    for (int i = 0; i < RDZV_PHASES; i++) {
+        const struct rdzv_phase *a = &model->phases[i], *b = &measured->phases[i];
+        const struct rdzv_counts *m = &a->counts, *r = &b->counts;
+        (void)printf(
+            "%-16s %6s %6s %5d %+8.0f%% %+8.0f%% %+8.0f%% %+8.0f%% %+8.0f%% %+8.0f%% %+8.0f%% "
+            "%+8.0f%%\n",
+            a->name, "", "", a->generations - b->generations,
+            rdzv_error_percent(a->ms.p50, b->ms.p50), rdzv_error_percent(a->ms.p99, b->ms.p99),
+            rdzv_error_percent(a->ms.max, b->ms.max),
+            rdzv_error_percent(a->server_cpu_ms, b->server_cpu_ms),
+            rdzv_error_percent((double)m->sent, (double)r->sent),
+            rdzv_error_percent((double)m->sent_bytes, (double)r->sent_bytes),
+            rdzv_error_percent((double)m->received, (double)r->received),
+            rdzv_error_percent((double)m->received_bytes, (double)r->received_bytes));
+    }
+    (void)printf(
+        "steady state: CPU %+.0f%%, messages to it %+.0f%%; server memory at most %+.0f%%\n",
+        rdzv_error_percent(model->steady.server_cpu_percent, measured->steady.server_cpu_percent),
+        rdzv_error_percent((double)model->steady.counts.sent / model->steady.seconds,
+                           (double)measured->steady.counts.sent / measured->steady.seconds),
+        rdzv_error_percent((double)model->peak_bytes, (double)measured->peak_bytes));
+    (void)fflush(stdout);
+}
+
 /* ---- JSON ---- */
 
 static json_t *times_json(const struct rdzv_times *times)
@@ -73,9 +122,10 @@ static json_t *times_json(const struct rdzv_times *times)
 
 static json_t *counts_json(const struct rdzv_counts *c)
 {
-    return json_pack("{s:I, s:I, s:I, s:I}", "to_server", (json_int_t)c->sent, "to_server_bytes",
-                     (json_int_t)c->sent_bytes, "from_server", (json_int_t)c->received,
-                     "from_server_bytes", (json_int_t)c->received_bytes);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "to_server", (json_int_t)c->sent,
+                     "to_server_bytes", (json_int_t)c->sent_bytes, "from_server",
+                     (json_int_t)c->received, "from_server_bytes", (json_int_t)c->received_bytes,
+                     "heartbeats", (json_int_t)c->beats);
 }
 
 static json_t *phase_json(const struct rdzv_phase *p)

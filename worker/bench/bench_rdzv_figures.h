@@ -30,18 +30,35 @@ struct rdzv_steady {
     int answers;                 /* of which these are the times */
 };
 
-enum { RDZV_PHASES = 5 };
+enum rdzv_phase_index {
+    RDZV_PHASE_CONNECT,
+    RDZV_PHASE_FORMATION,
+    RDZV_PHASE_LOSS,
+    RDZV_PHASE_JOIN,
+    RDZV_PHASE_RACK,
+    RDZV_PHASES
+};
+const char *rdzv_phase_name(enum rdzv_phase_index phase);
+
 struct rdzv_figures {
     struct rdzv_setup setup;
     struct rdzv_phase phases[RDZV_PHASES];
     struct rdzv_steady steady;
     int64_t peak_bytes, resident_bytes; /* memory of the server: at the end, and while steady */
+    int64_t base_bytes;                 /* ... before a node connects */
 };
 
 void rdzv_figures_print_head(const struct rdzv_setup *setup);
+/* The names of the columns of phases. */
+void rdzv_figures_print_columns(void);
 void rdzv_figures_print_phase(const struct rdzv_phase *phase);
 /* The steady state and the memory. */
 void rdzv_figures_print_rest(const struct rdzv_figures *figures);
+/* Of a model's value, in percent of the measured value; 100 if only that is 0. */
+double rdzv_error_percent(double model, double measured);
+/* Errors of a model in percent, in the columns of phases. */
+void rdzv_figures_print_errors(const struct rdzv_figures *model,
+                               const struct rdzv_figures *measured);
 /* Owned by the caller. */
 json_t *rdzv_figures_json(const struct rdzv_figures *figures);
 

@@ -144,7 +144,11 @@ static enum dpt_status step_agent(struct rdzv_node *node, struct dpt_agent_event
         DPT_TRY(carry_out(node, &out.actions[i], err));
     for (size_t i = 0; i < out.n_to_ranks; i++)
         command_rank(node, &out.to_ranks[i], event.now_ms);
-    return out.to_server == NULL ? DPT_OK : send_state(node, out.to_server, err);
+    if (out.to_server == NULL)
+        return DPT_OK;
+    if (event.kind == DPT_AGENT_EVENT_TICK && node->up)
+        __atomic_fetch_add(&node->host->client->counts.beats, 1, __ATOMIC_RELAXED);
+    return send_state(node, out.to_server, err);
 }
 
 static enum dpt_status report_rank(struct rdzv_node *node, uint32_t local, struct dpt_err *err)

@@ -192,6 +192,7 @@ struct rdzv_counts rdzv_team_counts(const struct rdzv_team *team)
         sum.sent_bytes += __atomic_load_n(&counts->sent_bytes, __ATOMIC_RELAXED);
         sum.received += __atomic_load_n(&counts->received, __ATOMIC_RELAXED);
         sum.received_bytes += __atomic_load_n(&counts->received_bytes, __ATOMIC_RELAXED);
+        sum.beats += __atomic_load_n(&counts->beats, __ATOMIC_RELAXED);
     }
     return sum;
 }

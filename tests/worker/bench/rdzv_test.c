@@ -1,10 +1,13 @@
-/* Parts of dpt-bench rdzv: quantiles, and the course of a modelled rank. */
+/* Parts of dpt-bench rdzv: quantiles, the course of a modelled rank, unit costs, light nodes. */
+#include "worker/bench/bench_rdzv_crowd.h"
 #include "worker/bench/bench_rdzv_figures.h"
 #include "worker/bench/bench_rdzv_rank.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -87,11 +90,260 @@ static void rank_goes_through_a_generation(void **state)
     assert_int_equal(rank.suspect, 2);
 }
 
+/* ---- the model ---- */
+
+static void assert_near(double value, double expected)
+{
+    assert_true(fabs(value - expected) < 1e-6 * (1 + fabs(expected)));
+}
+
+/* Ten nodes: in the steady state a message takes 100 us, 20 us of them in core and
+ * codec. */
+static struct rdzv_figures ten_measured(void)
+{
+    const struct rdzv_phase formation = {.nodes = 10,
+                                         .server_cpu_ms = 50,
+                                         .ms = {.max = 130},
+                                         .counts = {.sent = 420, .received = 380, .beats = 20}};
+    struct rdzv_figures figures = {.setup = {.nodes = 10, .ranks = 1, .timeout_ms = 5000},
+                                   .steady = {.seconds = 2,
+                                              .server_cpu_percent = 5,
+                                              .counts = {.sent = 1000,
+                                                         .sent_bytes = 200000,
+                                                         .received = 1000,
+                                                         .received_bytes = 100000}},
+                                   .base_bytes = 10000000,
+                                   .peak_bytes = 12000000,
+                                   .resident_bytes = 11000000};
+    for (int i = 0; i < RDZV_PHASES; i++)
+        figures.phases[i] = formation;
+    figures.phases[RDZV_PHASE_CONNECT] =
+        (struct rdzv_phase){.nodes = 10,
+                            .server_cpu_ms = 100,
+                            .ms = {.max = 90},
+                            .counts = {.sent = 80, .received = 80, .beats = 50}};
+    return figures;
+}
+
+static struct rdzv_figures ten_in_core(void)
+{
+    struct rdzv_figures figures = {
+        .steady = {.seconds = 1, .server_cpu_percent = 1, .counts = {.sent = 500}}};
+    for (int i = 0; i < RDZV_PHASES; i++)
+        figures.phases[i] = (struct rdzv_phase){
+            .nodes = 10, .server_cpu_ms = 10, .ms = {.max = 40}, .counts = {.sent = 400}};
+    figures.phases[RDZV_PHASE_CONNECT] =
+        (struct rdzv_phase){.nodes = 10, .server_cpu_ms = 2, .counts = {.sent = 30}};
+    return figures;
+}
+
+static void unit_costs_are_what_the_core_leaves(void **state)
+{
+    (void)state;
+    struct rdzv_figures measured = ten_measured(), core = ten_in_core();
+    struct rdzv_costs costs = rdzv_costs_of(&measured, &core);
+    assert_int_equal(costs.habits.hellos, 3);   /* (80 - 50) / 10 */
+    assert_int_equal(costs.habits.reports, 10); /* (420 - 20) / 10 / 4 */
+    assert_near(costs.steady.beat_us, 100);
+    assert_near(costs.steady.socket_us, 40); /* (100 - 20) / 2 */
+    assert_near(costs.steady.beat_bytes, 200);
+    assert_near(costs.steady.beat_back_bytes, 100);
+    const struct rdzv_pace *formation = &costs.phases[RDZV_PHASE_FORMATION];
+    assert_near(formation->socket_us, 49.5); /* (50000 - 10000 - 20 beats of 20) / 800 */
+    /* 4 * 50 + 100 of 4 * (130 - 30 of waiting) + 100: the cold connect had more than a core */
+    assert_near(formation->share, 0.6);
+    assert_near(formation->beat_us, 100);
+    const struct rdzv_pace *connect = &costs.phases[RDZV_PHASE_CONNECT];
+    assert_near(connect->socket_us, 40);
+    /* (100000 - 2000 - 50 beats of 20 - 160 messages of 40) / 10 */
+    assert_near(connect->handshake_us, 9060);
+    assert_near(formation->handshake_us, 9060);
+    assert_near(connect->share, 0.6);
+    assert_near(costs.base_bytes, 1e7);
+    assert_near(costs.peak_bytes, 2e5);
+    assert_near(costs.steady_bytes, 1e5);
+
+    core.phases[RDZV_PHASE_LOSS].server_cpu_ms = 60; /* noise: more than was measured */
+    core.steady.server_cpu_percent = 6;
+    costs = rdzv_costs_of(&measured, &core);
+    assert_near(costs.phases[RDZV_PHASE_LOSS].socket_us, 0);
+    assert_near(costs.steady.socket_us, 0);
+}
+
+static void heartbeats_slow_a_phase_down(void **state)
+{
+    (void)state;
+    struct rdzv_pace pace = {.beat_us = 100, .beats_a_second = 1000, .share = 1};
+    assert_near(rdzv_beat_cores(&pace), 0.1);
+    assert_near(rdzv_elapsed_us(&pace, 900, 1), 1000);
+    assert_near(rdzv_elapsed_us(&pace, 900, 0), 900);
+    pace.share = 0.5;
+    assert_near(rdzv_elapsed_us(&pace, 900, 0.5), 2000); /* 900 / (0.5 - 0.05) */
+    pace.beats_a_second = 20000;
+    assert_near(rdzv_beat_cores(&pace), 2);
+    assert_near(rdzv_beats_a_second(5000, 100), 1000);        /* T / 50 */
+    assert_near(rdzv_beats_a_second(5000, 1000), 10000);      /* 125 ms: at the next heartbeat */
+    assert_near(rdzv_beats_a_second(5000, 8000), 8000 / 0.9); /* 1 s: nine heartbeats later */
+    assert_near(rdzv_beats_a_second(5000, 90000),
+                90000 / 1.1); /* 1.125 s, a quarter of the lease */
+    assert_near(rdzv_beats_a_second(60000, 1333), 1333.0 / 0.2); /* at most 0.2 s */
+}
+
+static void answers_wait_for_those_before(void **state)
+{
+    (void)state;
+    enum { N = 10000 };
+    static double values[N];
+    struct rdzv_times times = rdzv_answer_times(1, 1000, 100, values);
+    assert_near(times.p50, 0.1);
+    assert_near(times.max, 0.1);
+    times = rdzv_answer_times(2, 1000, 400, values);
+    assert_true(times.p50 >= 0.4 - 1e-9 && times.max <= 0.8 + 1e-9);
+    times = rdzv_answer_times(2, 1000, 500, values); /* no time is left */
+    assert_true(times.max == 0);
+    /* Half of a server: one half of the heartbeats come while it is free. */
+    times = rdzv_answer_times(N, 2.0 * N, 1, values);
+    assert_true(times.p50 >= 0.001 - 1e-9 && times.p50 < 0.0015);
+    assert_true(times.p99 > 2 * times.p50 && times.max >= times.p99 && times.max < 0.1);
+    times = rdzv_answer_times(0, 1000, 1, values);
+    assert_true(times.max == 0);
+}
+
+static void many_nodes_make_several_runs(void **state)
+{
+    (void)state;
+    assert_int_equal(rdzv_crowd_runs(10000, 8), 1);
+    assert_int_equal(rdzv_crowd_first_run(10000, 8), 10000);
+    assert_int_equal(rdzv_crowd_runs(100000, 8), 7); /* 16,384 nodes of 8 ranks at most */
+    assert_int_equal(rdzv_crowd_first_run(100000, 8), 14285);
+    assert_int_equal(rdzv_crowd_runs(100000, 1), 2); /* 65,536 nodes at most */
+    assert_int_equal(rdzv_crowd_first_run(100000, 1), 50000);
+}
+
+static struct rdzv_phase crowd_goes(struct rdzv_crowd *crowd, struct rdzv_command command,
+                                    const struct rdzv_pace *pace)
+{
+    struct dpt_err err = {0};
+    struct rdzv_phase phase = {.name = "phase"};
+    if (rdzv_crowd_phase(crowd, &command, pace, &phase, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    assert_true(0 < phase.ms.p50 && phase.ms.p50 <= phase.ms.p99 && phase.ms.p99 <= phase.ms.max);
+    return phase;
+}
+
+/* 40 nodes of 2 ranks. A message costs a millisecond, so that the core's own time hardly counts. */
+static void light_nodes_go_through_all_phases(void **state)
+{
+    (void)state;
+    enum { NODES = 40, RACK = 4, HELLOS = 2, REPORTS = 3 };
+    const struct rdzv_setup setup = {.nodes = NODES, .ranks = 2, .rack = RACK, .timeout_ms = 5000};
+    const struct rdzv_habits habits = {.hellos = HELLOS, .reports = REPORTS};
+    const struct rdzv_pace pace = {.socket_us = 1000, .handshake_us = 5000, .share = 1};
+    struct rdzv_crowd *crowd = NULL;
+    struct dpt_err err;
+    double beat_us = 0;
+    assert_int_equal(rdzv_crowd_create(&setup, &habits, &crowd, &err), DPT_OK);
+
+    struct rdzv_phase phase = crowd_goes(crowd, (struct rdzv_command){.kind = RDZV_CONNECT}, &pace);
+    assert_int_equal(phase.nodes, NODES);
+    assert_int_equal(phase.generations, 0);
+    assert_int_equal(phase.counts.sent, NODES * HELLOS);
+    double least_ms = (double)(phase.counts.sent + phase.counts.received) + 5.0 * NODES;
+    assert_true(phase.server_cpu_ms >= least_ms && phase.server_cpu_ms < 1.5 * least_ms);
+    assert_true(phase.ms.max <= phase.server_cpu_ms);
+
+    phase = crowd_goes(crowd, (struct rdzv_command){.kind = RDZV_READY}, &pace);
+    assert_int_equal(phase.nodes, NODES);
+    assert_int_equal(phase.world, 2 * NODES);
+    assert_int_equal(phase.generations, 1);
+    assert_int_equal(phase.counts.sent, 4 * NODES * REPORTS);
+    assert_true(phase.counts.received >= phase.counts.sent && phase.counts.beats == 0);
+    least_ms = (double)(phase.counts.sent + phase.counts.received);
+    assert_true(phase.server_cpu_ms >= least_ms && phase.server_cpu_ms < 1.5 * least_ms);
+
+    assert_int_equal(rdzv_crowd_beat(crowd, &beat_us, &err), DPT_OK);
+    assert_true(beat_us > 0 && beat_us < 1e5);
+
+    phase = crowd_goes(
+        crowd, (struct rdzv_command){.kind = RDZV_LOSE, .first = NODES - 1, .count = 1}, &pace);
+    assert_int_equal(phase.nodes, NODES - 1);
+    assert_int_equal(phase.generations, 1);
+    assert_int_equal(phase.counts.sent, 4 * (NODES - 1) * REPORTS);
+
+    /* 100 heartbeats in a second, which take a tenth of the server. */
+    const struct rdzv_pace busy = {
+        .socket_us = 1000, .beat_us = 1000, .beats_a_second = 100, .beat_bytes = 10, .share = 1};
+    phase = crowd_goes(
+        crowd, (struct rdzv_command){.kind = RDZV_JOIN, .first = NODES - 1, .count = 1}, &busy);
+    assert_int_equal(phase.nodes, NODES);
+    assert_int_equal(phase.generations, 1);
+    assert_true(phase.counts.beats > 0);
+    assert_int_equal(phase.counts.sent - phase.counts.beats,
+                     HELLOS + REPORTS + 3 * NODES * REPORTS);
+    assert_true(phase.server_cpu_ms >
+                (double)(phase.counts.sent + phase.counts.received) - (double)phase.counts.beats);
+
+    phase = crowd_goes(crowd, (struct rdzv_command){.kind = RDZV_LOSE, .first = 0, .count = RACK},
+                       &pace);
+    assert_int_equal(phase.nodes, NODES - RACK);
+    assert_int_equal(phase.world, 2 * (NODES - RACK));
+    assert_int_equal(phase.generations, 1);
+
+    /* Fewer than the run needs: no generation can come. */
+    struct rdzv_phase none = {.name = "none"};
+    const struct rdzv_command too_many = {.kind = RDZV_LOSE, .first = RACK, .count = 1};
+    assert_int_equal(rdzv_crowd_phase(crowd, &too_many, &pace, &none, &err), DPT_EPROTO);
+    assert_non_null(strstr(err.text, "0 of 35 nodes have got there"));
+    assert_int_equal(
+        rdzv_crowd_phase(crowd, &(struct rdzv_command){.kind = RDZV_END}, &pace, &none, &err),
+        DPT_EINVAL);
+    rdzv_crowd_destroy(&crowd);
+    assert_null(crowd);
+}
+
+/* 2,048 nodes of 64 ranks are the most of a run. The last node of the first run dies and comes
+ * back; the second run does not notice. */
+static void light_nodes_of_two_runs(void **state)
+{
+    (void)state;
+    enum { NODES = 2049, RANKS = 64, FIRST = NODES / 2 };
+    const struct rdzv_setup setup = {.nodes = NODES, .ranks = RANKS, .rack = 1, .timeout_ms = 5000};
+    const struct rdzv_habits habits = {.hellos = 1, .reports = 1};
+    const struct rdzv_pace pace = {.share = 1};
+    struct rdzv_crowd *crowd = NULL;
+    struct dpt_err err;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* 131,136 ranks take too long */
+#endif
+    assert_int_equal(rdzv_crowd_runs(NODES, RANKS), 2);
+    assert_int_equal(rdzv_crowd_create(&setup, &habits, &crowd, &err), DPT_OK);
+    struct rdzv_phase phase = crowd_goes(crowd, (struct rdzv_command){.kind = RDZV_CONNECT}, &pace);
+    assert_int_equal(phase.nodes, NODES);
+    phase = crowd_goes(crowd, (struct rdzv_command){.kind = RDZV_READY}, &pace);
+    assert_int_equal(phase.nodes, NODES);
+    phase = crowd_goes(
+        crowd, (struct rdzv_command){.kind = RDZV_LOSE, .first = FIRST - 1, .count = 1}, &pace);
+    assert_int_equal(phase.nodes, FIRST - 1);
+    assert_int_equal(phase.counts.sent, 4 * (FIRST - 1));
+    phase = crowd_goes(
+        crowd, (struct rdzv_command){.kind = RDZV_JOIN, .first = FIRST - 1, .count = 1}, &pace);
+    assert_int_equal(phase.nodes, FIRST);
+    assert_int_equal(phase.world, RANKS * FIRST);
+    assert_int_equal(phase.generations, 1);
+    rdzv_crowd_destroy(&crowd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(quantiles_are_values_that_came),
         cmocka_unit_test(rank_goes_through_a_generation),
+        cmocka_unit_test(unit_costs_are_what_the_core_leaves),
+        cmocka_unit_test(heartbeats_slow_a_phase_down),
+        cmocka_unit_test(answers_wait_for_those_before),
+        cmocka_unit_test(many_nodes_make_several_runs),
+        cmocka_unit_test(light_nodes_go_through_all_phases),
+        cmocka_unit_test(light_nodes_of_two_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,12 +82,44 @@ def test_with_and_without_keys(report, tmp_path):
     assert "one dpt-rdzv with keys" in report[1] and "one dpt-rdzv without keys" in done.stdout
 
 
+def test_model_of_more_nodes_than_run(tmp_path):
+    """Two runs are measured, the larger one is computed from the smaller, and then more nodes than were measured."""
+    path, nodes = tmp_path / "model.json", 60
+    args = argv("--model", nodes, "--nodes", 8, "--ranks-per-node", RANKS, "--seconds", 1, "--json", path)
+    done = subprocess.run(args, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(path.read_text())
+    assert [run["nodes"] for run in figures["measured"]] == [2, 8] and figures["checked"]["nodes"] == 8
+    worlds = {"cold connect": (nodes, 0, 0), "formation": (nodes, nodes * RANKS, 1),
+              "loss of one": (nodes - 1, (nodes - 1) * RANKS, 1), "join": (nodes, nodes * RANKS, 1),
+              "loss of a rack": (nodes - 3, (nodes - 3) * RANKS, 1)}
+    model, costs = figures["model"], figures["unit_costs"]
+    assert {p["phase"]: (p["nodes"], p["world"], p["generations"]) for p in model["phases"]} == worlds
+    assert costs["handshake_us"] > 0 and costs["heartbeat_us"] > 0 and costs["hellos"] >= 1 and figures["runs"] == 1
+    for phase in model["phases"]:
+        least = phase["nodes"] * costs["reports" if phase["world"] else "hellos"]
+        assert phase["messages"]["to_server"] >= least and phase["server_cpu_ms"] > 0, phase
+        assert 0 < phase["ms"]["p50"] <= phase["ms"]["max"], phase
+    assert model["steady"]["messages"]["to_server"] == nodes * 10  # each 100 ms
+    assert model["server_peak_bytes"] >= figures["measured"][1]["server_peak_bytes"]
+    assert set(figures["errors_percent"]) == set(worlds)
+    # Heartbeats come for as long as a phase takes, which other work on the machine decides.
+    for computed, measured in zip(figures["checked"]["phases"], figures["measured"][1]["phases"]):
+        news = [p["messages"]["to_server"] - p["messages"]["heartbeats"] for p in (computed, measured)]
+        assert news[1] / 3 <= news[0] <= 3 * news[1], (computed, measured)
+    for title in ("# CHECK OF THE MODEL: 8 nodes, computed from the costs of the run of 2 nodes", "# ITS ERRORS:",
+                  "# UNIT COSTS of the run of 8 nodes",
+                  f"# MODEL, not measured: {nodes} nodes of {RANKS} ranks with keys"):
+        assert title in done.stdout
+
+
 @pytest.mark.parametrize("args, says", [
     (["--nodes", 1], "--nodes: expected an integer from 2 to "),
     (["--nodes", 10 ** 6], "--nodes: expected an integer from 2 to "),
     (["--ranks-per-node", 0], "--ranks-per-node: expected an integer from 1 to "),
     (["--nodes", 6, "--rack", 4], "--rack: 4 of 6 nodes are more than half of them"),
     (["--clients", 0], "--clients: expected an integer from 1 to "),
+    (["--model", 1], "--model: expected an integer from 2 to "),
     (["--seconds", 0], "--seconds: expected an integer from 1 to "),
     (["--timeout-s", 0], "--timeout-s: expected a number from 0.1 to 600"),
     (["--node", 3], "--node"),
