@@ -1,5 +1,6 @@
-/* The table of config keys, and the value of one key as text. Only base/config*.c, tables that map
- * other names to keys (worker/model/hf_config.c), and tests include this file. */
+/* The table of config keys, and the value of one key as text. Only base/config*.c,
+ * base/strategy_traits.c, tables that map other names to keys (worker/model/hf_config.c), and tests
+ * include this file. */
 #ifndef DPT_BASE_CONFIG_TABLE_H
 #define DPT_BASE_CONFIG_TABLE_H
 

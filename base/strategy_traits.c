@@ -1,6 +1,8 @@
 /* The table of strategies, and what follows from a row of it (strategy_traits.h). */
 #include "base/strategy_traits.h"
 
+#include "base/config_table.h"
+
 #include <string.h>
 
 struct row {
@@ -82,6 +84,8 @@ struct dpt_strategy_traits dpt_strategy_traits(const struct dpt_config *config)
                replicated = row->state == DPT_STATE_REPLICATED;
     struct dpt_strategy_traits t = {
         .known = found != NULL,
+        .name = row->name,
+        .sharding = row->sharding,
         .state = row->state,
         .weights = row->weights,
         .order = order,
@@ -114,4 +118,16 @@ struct dpt_strategy_traits dpt_strategy_traits(const struct dpt_config *config)
     t.takes_device = t.route != DPT_GRADIENT_BUCKETS && !t.powersgd;
     t.takes_host_backend = replicated && t.route == DPT_GRADIENT_LANES && !t.powersgd;
     return t;
+}
+
+bool dpt_strategy_divides_state(const char *word)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(word, rows[i].name) == 0 &&
+            (rows[i].state == DPT_STATE_SHARDED || rows[i].state == DPT_STATE_PER_NODE))
+            return true;
+    const struct dpt_choice *choice = dpt_config_key("strategy.sharding")->choices;
+    while (choice->name && (choice->name[0] == '\0' || strcmp(word, choice->name) != 0))
+        choice++;
+    return choice->name != NULL;
 }

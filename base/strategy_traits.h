@@ -42,6 +42,9 @@ struct dpt_bucket_traits {
 
 struct dpt_strategy_traits {
     bool known; /* a strategy of this name exists */
+    /* strategy.name and strategy.sharding: without a sharding fsdp has FULL_SHARD, its default. */
+    const char *name;
+    enum dpt_sharding sharding;
     enum dpt_state_scope state;
     enum dpt_weights_plan weights;
     enum dpt_accumulate order; /* LOCAL: lanes and their tree; REDUCE: slot after slot */
@@ -73,5 +76,10 @@ struct dpt_strategy_traits {
 
 /* The traits of any config, checked or not. */
 struct dpt_strategy_traits dpt_strategy_traits(const struct dpt_config *config);
+
+/* Whether the word is the name of a strategy that divides the state, or a word of
+ * strategy.sharding.
+ */
+bool dpt_strategy_divides_state(const char *word);
 
 #endif

@@ -54,6 +54,8 @@ static void each_strategy_has_its_traits(void **state)
         struct dpt_config c = config_of(cases[i].name, cases[i].sharding);
         const struct dpt_strategy_traits t = dpt_strategy_traits(&c);
         assert_true(t.known);
+        assert_string_equal(t.name, cases[i].name);
+        assert_int_equal(t.sharding, cases[i].sharding);
         assert_int_equal(t.state, cases[i].state);
         assert_int_equal(t.weights, cases[i].weights);
         assert_int_equal(t.order, cases[i].order);
@@ -65,7 +67,8 @@ static void each_strategy_has_its_traits(void **state)
         assert_false(dpt_strategy_traits(&c).by_node);
     }
     const struct dpt_config bare = config_of("fsdp", DPT_SHARDING_NULL);
-    assert_int_equal(dpt_strategy_traits(&bare).weights, DPT_WEIGHTS_UNITS); /* full_shard */
+    assert_int_equal(dpt_strategy_traits(&bare).sharding, DPT_SHARDING_FULL_SHARD);
+    assert_int_equal(dpt_strategy_traits(&bare).weights, DPT_WEIGHTS_UNITS);
     const struct dpt_config unknown = config_of("ddpp", DPT_SHARDING_NULL);
     assert_false(dpt_strategy_traits(&unknown).known);
 }
@@ -99,6 +102,19 @@ static void strategies_refuse_settings(void **state)
         assert_int_equal(t.takes_16_bits, cases[i].compression);
         assert_int_equal(t.takes_powersgd, cases[i].powersgd);
     }
+}
+
+/* The folder of a trace has a strategy's name or a word of strategy.sharding. */
+static void words_of_strategies_that_divide_the_state(void **state)
+{
+    (void)state;
+    static const char *const divide[] = {"zero1",      "zero2",         "zero3",        "fsdp",
+                                         "full_shard", "shard_grad_op", "hybrid_shard", "no_shard"};
+    static const char *const others[] = {"ddp", "simple", "bucket_async", "dp", "", "null", "zero"};
+    for (size_t i = 0; i < sizeof divide / sizeof *divide; i++)
+        assert_true(dpt_strategy_divides_state(divide[i]));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_false(dpt_strategy_divides_state(others[i]));
 }
 
 /* A shadow's holder needs every sum as soon as it is made. */
@@ -152,6 +168,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_strategy_has_its_traits),
         cmocka_unit_test(strategies_refuse_settings),
+        cmocka_unit_test(words_of_strategies_that_divide_the_state),
         cmocka_unit_test(a_shadow_sends_every_slot),
         cmocka_unit_test(keys_change_what_follows),
     };

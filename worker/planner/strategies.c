@@ -25,12 +25,9 @@ const struct dpt_plan_strategy dpt_plan_strategies[DPT_PLAN_STRATEGIES] = {
 bool dpt_plan_strategy_is_of(const struct dpt_plan_strategy *strategy,
                              const struct dpt_config *config)
 {
-    const bool fsdp = strcmp(config->strategy.name, "fsdp") == 0;
-    enum dpt_sharding sharding = config->strategy.sharding;
-    if (fsdp && sharding == DPT_SHARDING_NULL)
-        sharding = DPT_SHARDING_FULL_SHARD; /* the default */
-    return strcmp(strategy->name, config->strategy.name) == 0 && strategy->sharding == sharding &&
-           strategy->shadow == (config->strategy.redundancy == DPT_REDUNDANCY_SHADOW);
+    const struct dpt_strategy_traits traits = dpt_strategy_traits(config);
+    return traits.known && strcmp(strategy->name, traits.name) == 0 &&
+           strategy->sharding == traits.sharding && strategy->shadow == traits.shadow;
 }
 
 bool dpt_plan_strategy_is_listed(const struct dpt_config *config)

@@ -2,6 +2,7 @@
 #include "worker/report/commands.h"
 
 #include "base/fs.h"
+#include "base/strategy_traits.h"
 #include "worker/report/output.h"
 #include "worker/report/page.h"
 #include "worker/report/summary.h"
@@ -61,7 +62,7 @@ static bool is_wanted(const struct report_args *args, const struct report_group 
         return false;
     if (args->n_files > 0 || strcmp(group->strategy, "unknown") == 0)
         return true;
-    return report_is_sharding(group->strategy) == (args->command == REPORT_SHARDING);
+    return dpt_strategy_divides_state(group->strategy) == (args->command == REPORT_SHARDING);
 }
 
 static enum dpt_status find_files(const struct report_args *args, struct report_found *found,

@@ -13,16 +13,6 @@
 
 enum { DEPTH_MAX = 8, FILES_MAX = 1 << 17 };
 
-bool report_is_sharding(const char *strategy)
-{
-    static const char *const words[] = {"full_shard", "shard_grad_op", "hybrid_shard", "no_shard",
-                                        "zero1",      "zero2",         "zero3",        "fsdp"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcmp(strategy, words[i]) == 0)
-            return true;
-    return false;
-}
-
 static bool ends_with(const char *text, const char *ending)
 {
     const size_t n = strlen(text), k = strlen(ending);

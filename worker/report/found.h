@@ -32,9 +32,6 @@ struct report_found {
     size_t n_groups, groups_room;
 };
 
-/* Whether a strategy divides the training state: its report is one of `dpt-trace sharding`. */
-bool report_is_sharding(const char *strategy);
-
 /* Adds the files below `dir` whose names end with ".trace.json" or ".trace.json.gz". A folder that
  * is absent has none. Reads the head of each file; for errors see report_head_read. */
 DPT_MUST_USE enum dpt_status report_find_below(const char *dir, struct report_found *found,
