@@ -1,18 +1,7 @@
 /* The strategy: carries out the actions of a list (strategy.h, strategy_internal.h). The table in
- * base/strategy_traits.c says how strategies differ:
- *
- *                    state        weights                       gradients
- *   ddp, no_shard    everything   held                          lanes; reduce: units
- *   ddp's variants   everything   held                          lanes; reduce, simple: buckets
- *   zero1            own shard    gathered once a step, kept    lanes; reduce, shadow: units
- *   zero2,
- *   shard_grad_op    own shard    gathered once a step, kept    units
- *   zero3,
- *   full_shard       own shard    gathered unit by unit         units
- *   hybrid_shard     own shard of the node's replica, gathered unit by unit inside the node: units
- *
+ * base/strategy_traits.c says how strategies differ in state, weights and the route of gradients.
  * ddp: Li et al., VLDB'20. zero1 to zero3: Rajbhandari et al., SC'20. fsdp: Zhao et al., VLDB'23.
- * With shadows, a rank of another node also holds each shard. */
+ * dp: torch.nn.DataParallel. With shadows, a rank of another node also holds each shard. */
 #include "base/log.h"
 #include "worker/strategy/strategy_internal.h"
 
@@ -130,21 +119,21 @@ enum dpt_status dpt_strategy_create(const struct dpt_strategy_env *env, struct d
 
 /* ---- a generation ---- */
 
-static void warn_of_bare_shards(const struct dpt_strategy *s)
+static void warn_of_shards_without_shadow(const struct dpt_strategy *s)
 {
     const struct dpt_world *world = s->part.world;
-    int bare = 0;
+    int unshadowed = 0;
     for (int p = 0; p < world->size; p++)
-        bare += dpt_shadow_holder(world, s->part.shadow_shift, p) < 0;
-    if (bare > 0)
+        unshadowed += dpt_shadow_holder(world, s->part.shadow_shift, p) < 0;
+    if (unshadowed > 0)
         dpt_log(DPT_LOG_WARN,
                 "%d of %d shards have no shadow: one node has more than half of the ranks; its "
-                "loss costs back to the newest checkpoint",
-                bare, world->size);
+                "loss sets the run back to the newest checkpoint",
+                unshadowed, world->size);
 }
 
-/* The holder of a shadow needs each sum when it is made. With shadows zero1 therefore sends the
- * gradient of every slot, as zero2 does, and not its sums of lanes once a step. */
+/* The holder of a shadow needs each sum when it is made. A strategy that sends its sums of lanes
+ * once a step therefore sends the gradient of every slot if it has shadows. */
 static void warn_of_slots_sent(struct dpt_strategy *s)
 {
     if (s->told_of_slots || s->part.shadow_shift == 0 || !s->traits.warns_slots)
@@ -156,11 +145,11 @@ static void warn_of_slots_sent(struct dpt_strategy *s)
     const double mib = 1024.0 * 1024.0, others = (world->size - 1.0) / world->size;
     const double each = (double)n_sums * (double)dpt_dtype_bytes(s->wire) + (double)s->width;
     dpt_log(DPT_LOG_WARN,
-            "strategy.redundancy: shadow makes zero1 send the gradient of every slot, as zero2 "
-            "does, in place of sums of lanes: %.1f MiB a step instead of about %.1f; zero2 with "
-            "shadows sends no more and keeps fewer sums, and hybrid_shard sends sums between "
-            "nodes once a step",
-            (double)strategy_task_bytes(s) / mib, others * each * (double)s->flat_numel / mib);
+            "strategy.redundancy: shadow makes %s send the gradient of every slot in place of "
+            "sums of lanes: %.1f MiB a step instead of about %.1f; zero2 with shadows sends no "
+            "more and keeps fewer sums, and hybrid_shard sends sums between nodes once a step",
+            s->traits.name, (double)strategy_task_bytes(s) / mib,
+            others * each * (double)s->flat_numel / mib);
     s->told_of_slots = true;
 }
 
@@ -172,7 +161,7 @@ enum dpt_status dpt_strategy_begin_generation(struct dpt_strategy *s, const stru
     s->step.reduced_step = -1; /* a committed step was applied before */
     const bool first = s->part.position == 0;
     if (s->traits.shadow && first)
-        warn_of_bare_shards(s);
+        warn_of_shards_without_shadow(s);
     DPT_TRY(strategy_state_begin(s, err));
     if (s->packed)
         DPT_TRY(dpt_packed_weights_decide(
@@ -242,9 +231,7 @@ static enum dpt_status reduce_range(struct dpt_strategy *s, int action, struct d
 {
     s->step.next_reduce = next_reduce(&s->list, action + 1);
     DPT_TRY(s->route->reduce(s, s->list.actions[action].unit, err));
-    if (s->lanes.reducer) /* the reducer's job sends the sums; no task waits for this action */
-        return DPT_OK;
-    return act_let_go(s, action, err);
+    return s->route->sends_by_job ? DPT_OK : act_let_go(s, action, err);
 }
 
 /* Backward calls this when a tensor's gradient is complete. The bucket's REDUCE action returns an

@@ -71,6 +71,7 @@ struct strategy_cross; /* reduce/cross.c */
  * gradient of the step. The executor calls its functions; the last five may be NULL: there is
  * nothing to do. */
 struct strategy_route {
+    bool sends_by_job; /* a job of the reducer sends the sums; no task waits for a REDUCE action */
     /* Makes the memory and the plan of a generation, and completes the spec of its lists. */
     enum dpt_status (*begin_generation)(struct dpt_strategy *s, struct dpt_step_spec *spec,
                                         struct dpt_err *err);

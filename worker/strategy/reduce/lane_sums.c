@@ -120,7 +120,8 @@ static void lanes_cost(const struct dpt_strategy *s, struct dpt_strategy_cost *c
     dpt_reducer_cost(l->reducer, cost);
 }
 
-const struct strategy_route strategy_by_lanes = {.begin_generation = strategy_lanes_begin,
+const struct strategy_route strategy_by_lanes = {.sends_by_job = true,
+                                                 .begin_generation = strategy_lanes_begin,
                                                  .reduce = lanes_reduce,
                                                  .cost = lanes_cost,
                                                  .begin_step = lanes_begin_step,
