@@ -37,7 +37,7 @@ DPT_MUST_USE enum dpt_status dpt_fs_read_file(const char *path, size_t bytes_max
 DPT_MUST_USE enum dpt_status dpt_fs_read_stream(const char *path, size_t bytes_max, char **ret_text,
                                                 size_t *ret_bytes, struct dpt_err *err);
 
-/* Writes `path` durably, and so that the new file is whole or absent: temporary file in the same
+/* Writes `path` durably, and so that the new file is complete or absent: temporary file in the same
  * folder, fsync, rename, fsync of the folder. */
 DPT_MUST_USE enum dpt_status dpt_fs_write_file_atomic(const char *path, const void *data,
                                                       size_t bytes, struct dpt_err *err);

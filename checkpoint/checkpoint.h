@@ -1,4 +1,4 @@
-/* Checkpoints: `DIR/step-00001000/`, whole or absent.
+/* Checkpoints: `DIR/step-00001000/`, complete or absent.
  *
  * One or several processes (writers 0 … n-1) that share DIR write a checkpoint. The layout of the
  * files depends on the tensors alone, so each writer writes its ranges to their places:
@@ -122,8 +122,8 @@ struct dpt_checkpoint_spec {
     bool adapters;                     /* PEFT's format; the same on all writers */
     const char *hf_config_json;        /* writer 0: config.json, for adapters adapter_config.json */
     struct dpt_checkpoint_state state; /* strings: writer 0 */
-    /* A commit keeps these whole checkpoints: the newest `keep` (>= 1, this one included), those of
-     * `keep_steps`, and the `keep_best` with the lowest val_loss. */
+    /* A commit keeps these complete checkpoints: the newest `keep` (>= 1, this one included), those
+     * of `keep_steps`, and the `keep_best` with the lowest val_loss. */
     int keep;
     const int64_t *keep_steps;
     int64_t n_keep_steps;
@@ -179,7 +179,7 @@ int dpt_checkpoint_divide(const struct dpt_checkpoint_piece *pieces, int n, int 
  * "checkpoint of step N in 'DIR' dropped". DPT_ENOSPC: the disk is full; DPT_ETIMEOUT: a writer has
  * not reported within timeout_ms; DPT_EINVAL: the spec is wrong; DPT_EABORTED: the caller cancelled
  * the attempt, or writer 0 abandoned it while another writer worked on it. Unless commit returns
- * DPT_OK, the whole checkpoints in DIR stay unchanged. */
+ * DPT_OK, the complete checkpoints in DIR stay unchanged. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_write_part(const struct dpt_checkpoint_spec *spec,
                                                        struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_checkpoint_collect(const struct dpt_checkpoint_spec *spec,
@@ -191,9 +191,10 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_commit(const struct dpt_checkpoint_s
  * leaves while no server answers saves its state this way. Every writer writes its part
  * (dpt_checkpoint_write_part; DPT_EEXIST: another writer is writing the report of this part under
  * the same attempt) and then calls this function. The first writer that finds all parts completes
- * the rescue. The other writers return when the rescue is whole. DPT_ETIMEOUT: it is not whole at
- * deadline_ms (dpt_now_ms). Readers use the rescue of a step if it is whole, else the checkpoint.
- * The commit of the same or a later step removes the rescue and all attempts at it. */
+ * the rescue. The other writers return when the rescue is complete. DPT_ETIMEOUT: it is not
+ * complete at deadline_ms (dpt_now_ms). Readers use the rescue of a step if it is complete, else
+ * the checkpoint. The commit of the same or a later step removes the rescue and all attempts at it.
+ */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_seal(const struct dpt_checkpoint_spec *spec,
                                                  int64_t deadline_ms, struct dpt_err *err);
 
@@ -219,13 +220,13 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_newest(const char *dir, int64_t *ret
 DPT_MUST_USE enum dpt_status dpt_checkpoint_newest_below(const char *dir, int64_t below,
                                                          int64_t *ret_step, struct dpt_err *err);
 
-/* The number of steps with a checkpoint in `dir`, whole or damaged; 0 when it is absent. */
+/* The number of steps with a checkpoint in `dir`, complete or damaged; 0 when it is absent. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_count(const char *dir, int64_t *ret,
                                                   struct dpt_err *err);
 
 struct dpt_checkpoint;
 
-/* Opens step `step`: its rescue if that is whole, else its checkpoint. Reads the manifest, the
+/* Opens step `step`: its rescue if that is complete, else its checkpoint. Reads the manifest, the
  * sizes of all files, the state, and the headers of all tensor files. DPT_ECORRUPT names the
  * damaged file, and the block if the damage is inside a block; DPT_ENOENT: a file is missing;
  * DPT_EVERSION: another format version. Owned by the caller. */

@@ -1,9 +1,9 @@
 /* Writer 0 turns the parts into a checkpoint: it waits for all reports, writes the common files,
  * and renames the folder after the caller's grant. First the files become durable, then the
  * manifest, then the name. */
+#include "checkpoint/complete_checkpoint.h"
 #include "checkpoint/parts.h"
 #include "checkpoint/state_json.h"
-#include "checkpoint/whole.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -204,8 +204,8 @@ enum dpt_status dpt_checkpoint_commit(const struct dpt_checkpoint_spec *spec, st
     if (status == DPT_OK)
         status = publish_step(&attempt, err);
     if (status == DPT_OK && !spec->state.rescue.node &&
-        dpt_whole_prune(&attempt.dir, spec, &why) != DPT_OK)
-        dpt_log(DPT_LOG_WARN, "the checkpoint of step %lld is whole, but older ones remain: %s",
+        dpt_checkpoint_prune(&attempt.dir, spec, &why) != DPT_OK)
+        dpt_log(DPT_LOG_WARN, "the checkpoint of step %lld is complete, but older ones remain: %s",
                 (long long)spec->state.step, why.text);
     return dpt_attempt_end(&attempt, status, err);
 }

@@ -75,7 +75,7 @@ DPT_MUST_USE enum dpt_status dpt_io_read_small(const struct dpt_folder *folder, 
                                                size_t bytes_max, char **ret_text, size_t *ret_bytes,
                                                struct dpt_err *err);
 
-/* Writes `name.tmp`, syncs it and renames it to `name`: whole or absent. Does not sync the
+/* Writes `name.tmp`, syncs it and renames it to `name`: complete or absent. Does not sync the
  * folder. */
 DPT_MUST_USE enum dpt_status dpt_io_write_small(const struct dpt_folder *folder, const char *name,
                                                 const void *data, size_t bytes,

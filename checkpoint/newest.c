@@ -1,5 +1,5 @@
-/* Finding the newest whole checkpoint (whole.h). */
-#include "checkpoint/whole.h"
+/* Finding the newest complete checkpoint (complete_checkpoint.h). */
+#include "checkpoint/complete_checkpoint.h"
 
 #include "base/fs.h"
 #include "base/hash.h"
@@ -14,47 +14,48 @@
 
 enum { SEARCH_TRIES_MAX = 5, SAID_MAX = 64 };
 
-static enum dpt_status open_whole(const struct dpt_folder *dir, int64_t step, bool rescue,
-                                  struct dpt_whole *ret, struct dpt_err *err)
+static enum dpt_status open_complete(const struct dpt_folder *dir, int64_t step, bool rescue,
+                                     struct dpt_complete *ret, struct dpt_err *err)
 {
-    struct dpt_whole whole = {.folder = DPT_FOLDER_CLOSED, .rescue = rescue};
+    struct dpt_complete complete = {.folder = DPT_FOLDER_CLOSED, .rescue = rescue};
     char name[DPT_CHECKPOINT_NAME_BYTES];
     dpt_name_step(step, rescue, name);
-    enum dpt_status status = dpt_folder_open_in(dir, name, &whole.folder, err);
+    enum dpt_status status = dpt_folder_open_in(dir, name, &complete.folder, err);
     if (status == DPT_OK)
-        status = dpt_manifest_read(&whole.folder, DPT_NAME_MANIFEST, &whole.manifest, err);
-    if (status == DPT_OK && whole.manifest.step != step)
+        status = dpt_manifest_read(&complete.folder, DPT_NAME_MANIFEST, &complete.manifest, err);
+    if (status == DPT_OK && complete.manifest.step != step)
         status = dpt_fail(err, DPT_ECORRUPT, "'%s/" DPT_NAME_MANIFEST "' belongs to step %lld",
-                          whole.folder.path, (long long)whole.manifest.step);
-    for (int i = 0; status == DPT_OK && i < whole.manifest.n_files; i++)
-        status = dpt_blocks_check_size(&whole.folder, &whole.manifest.files[i], err);
+                          complete.folder.path, (long long)complete.manifest.step);
+    for (int i = 0; status == DPT_OK && i < complete.manifest.n_files; i++)
+        status = dpt_blocks_check_size(&complete.folder, &complete.manifest.files[i], err);
     if (status != DPT_OK)
-        dpt_whole_close(&whole);
+        dpt_complete_close(&complete);
     else
-        *ret = whole;
+        *ret = complete;
     return status;
 }
 
-enum dpt_status dpt_whole_open(const struct dpt_folder *dir, int64_t step, enum dpt_whole_name name,
-                               struct dpt_whole *ret, struct dpt_err *err)
+enum dpt_status dpt_complete_open(const struct dpt_folder *dir, int64_t step,
+                                  enum dpt_complete_name name, struct dpt_complete *ret,
+                                  struct dpt_err *err)
 {
     struct dpt_err why, damage;
-    if (name != DPT_WHOLE_ANY)
-        return open_whole(dir, step, name == DPT_WHOLE_RESCUE, ret, err);
-    enum dpt_status rescue = open_whole(dir, step, true, ret, &damage);
+    if (name != DPT_COMPLETE_ANY)
+        return open_complete(dir, step, name == DPT_COMPLETE_RESCUE, ret, err);
+    enum dpt_status rescue = open_complete(dir, step, true, ret, &damage);
     if (rescue == DPT_OK)
         return DPT_OK;
-    enum dpt_status status = open_whole(dir, step, false, ret, &why);
+    enum dpt_status status = open_complete(dir, step, false, ret, &why);
     if (status == DPT_OK)
         return DPT_OK;
     /* If the step has a rescue but no checkpoint, the rescue's damage is the error. */
     return dpt_pass(err, status == DPT_ENOENT && rescue != DPT_ENOENT ? &damage : &why);
 }
 
-void dpt_whole_close(struct dpt_whole *whole)
+void dpt_complete_close(struct dpt_complete *complete)
 {
-    dpt_manifest_fini(&whole->manifest);
-    dpt_folder_close(&whole->folder);
+    dpt_manifest_fini(&complete->manifest);
+    dpt_folder_close(&complete->folder);
 }
 
 static int by_step(const void *a, const void *b)
@@ -63,8 +64,8 @@ static int by_step(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-enum dpt_status dpt_whole_steps(const struct dpt_folder *dir, int64_t **ret_steps, size_t *ret_n,
-                                struct dpt_err *err)
+enum dpt_status dpt_checkpoint_list_steps(const struct dpt_folder *dir, int64_t **ret_steps,
+                                          size_t *ret_n, struct dpt_err *err)
 {
     char **names;
     size_t n_names, n = 0;
@@ -97,7 +98,7 @@ enum dpt_status dpt_whole_steps(const struct dpt_folder *dir, int64_t **ret_step
 struct search {
     int64_t found; /* -1: none */
     bool rescue;
-    int n_damaged;                /* checkpoints after `found` that are not whole */
+    int n_damaged;                /* checkpoints after `found` that are not complete */
     char why[DPT_ERR_TEXT_BYTES]; /* the damage of the newest of them */
 };
 
@@ -133,7 +134,8 @@ static bool is_news(const char *dir, const struct search *search)
 /* One line for all damaged checkpoints. */
 static void warn_damaged(const char *dir, const struct search *search)
 {
-    char others[48] = "", name[DPT_CHECKPOINT_NAME_BYTES] = "nothing, no checkpoint there is whole";
+    char others[48] = "",
+         name[DPT_CHECKPOINT_NAME_BYTES] = "nothing: no complete checkpoint is there";
     if (search->n_damaged > 1)
         (void)snprintf(others, sizeof others, " (and %d older ones)", search->n_damaged - 1);
     if (search->found >= 0)
@@ -147,17 +149,18 @@ static enum dpt_status search_steps(const struct dpt_folder *dir, const int64_t 
                                     int64_t below, struct search *ret, struct dpt_err *err)
 {
     struct dpt_err why;
-    struct dpt_whole whole;
+    struct dpt_complete complete;
     *ret = (struct search){.found = -1};
     while (n > 0 && ret->found < 0) {
         const int64_t step = steps[--n];
         if (step >= below)
             continue;
-        const enum dpt_status status = dpt_whole_open(dir, step, DPT_WHOLE_ANY, &whole, &why);
+        const enum dpt_status status =
+            dpt_complete_open(dir, step, DPT_COMPLETE_ANY, &complete, &why);
         if (status == DPT_OK) {
             ret->found = step;
-            ret->rescue = whole.rescue;
-            dpt_whole_close(&whole);
+            ret->rescue = complete.rescue;
+            dpt_complete_close(&complete);
         } else if (status == DPT_ENOMEM) {
             return dpt_pass(err, &why); /* not a fault of the checkpoint */
         } else if (ret->n_damaged++ == 0) {
@@ -175,12 +178,12 @@ static enum dpt_status search_unchanged_folder(struct dpt_folder *dir, int64_t b
     int64_t *steps = NULL, *after = NULL;
     size_t n = 0, n_after = 0;
     bool unchanged = false;
-    enum dpt_status status = dpt_whole_steps(dir, &steps, &n, err);
+    enum dpt_status status = dpt_checkpoint_list_steps(dir, &steps, &n, err);
     for (int tries = 0; status == DPT_OK && !unchanged && tries < SEARCH_TRIES_MAX; tries++) {
         status = search_steps(dir, steps, n, below, ret, err);
         if (status != DPT_OK || ret->n_damaged == 0)
             break;
-        status = dpt_whole_steps(dir, &after, &n_after, err);
+        status = dpt_checkpoint_list_steps(dir, &after, &n_after, err);
         if (status != DPT_OK)
             break;
         unchanged = n == n_after && memcmp(steps, after, n * sizeof *steps) == 0;
@@ -219,7 +222,7 @@ enum dpt_status dpt_checkpoint_count(const char *dir, int64_t *ret, struct dpt_e
     size_t n = 0;
     DPT_TRY(dpt_folder_open_if_present(dir, &folder, err));
     const enum dpt_status status =
-        folder.fd >= 0 ? dpt_whole_steps(&folder, &steps, &n, err) : DPT_OK;
+        folder.fd >= 0 ? dpt_checkpoint_list_steps(&folder, &steps, &n, err) : DPT_OK;
     dpt_folder_close(&folder);
     free(steps);
     if (status == DPT_OK)

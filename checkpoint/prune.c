@@ -1,9 +1,9 @@
-/* Removes checkpoints that are not kept, and the leftovers of attempts (whole.h). */
+/* Removes checkpoints that are not kept, and the leftovers of attempts (complete_checkpoint.h). */
 #include "base/fs.h"
 #include "checkpoint/blocks.h"
+#include "checkpoint/complete_checkpoint.h"
 #include "checkpoint/names.h"
 #include "checkpoint/state_json.h"
-#include "checkpoint/whole.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -71,18 +71,18 @@ static enum dpt_status remove_leftovers(const struct dpt_folder *dir,
 /* A checkpoint that may be removed. */
 struct candidate {
     int64_t step;
-    bool whole, keep, is_best, has_val_loss;
+    bool complete, keep, is_best, has_val_loss;
     double val_loss;
 };
 
 /* A checkpoint whose state cannot be read counts as one without a loss. */
-static void read_val_loss(const struct dpt_whole *whole, struct candidate *c)
+static void read_val_loss(const struct dpt_complete *complete, struct candidate *c)
 {
-    const struct dpt_manifest_file *file = dpt_manifest_find(&whole->manifest, DPT_NAME_STATE);
+    const struct dpt_manifest_file *file = dpt_manifest_find(&complete->manifest, DPT_NAME_STATE);
     struct dpt_state_json copy = {0};
     char *text = NULL;
     if (file &&
-        dpt_blocks_read_file(&whole->folder, file, DPT_STATE_BYTES_MAX, &text, NULL) == DPT_OK &&
+        dpt_blocks_read_file(&complete->folder, file, DPT_STATE_BYTES_MAX, &text, NULL) == DPT_OK &&
         dpt_state_json_parse(text, (size_t)file->bytes, &copy, NULL) == DPT_OK) {
         c->has_val_loss = copy.state.has_val_loss;
         c->val_loss = copy.state.val_loss;
@@ -93,12 +93,12 @@ static void read_val_loss(const struct dpt_whole *whole, struct candidate *c)
 
 static void read_candidate(const struct dpt_folder *dir, bool wants_loss, struct candidate *c)
 {
-    struct dpt_whole whole;
-    c->whole = dpt_whole_open(dir, c->step, DPT_WHOLE_STEP, &whole, NULL) == DPT_OK;
-    if (c->whole && wants_loss)
-        read_val_loss(&whole, c);
-    if (c->whole)
-        dpt_whole_close(&whole);
+    struct dpt_complete complete;
+    c->complete = dpt_complete_open(dir, c->step, DPT_COMPLETE_STEP, &complete, NULL) == DPT_OK;
+    if (c->complete && wants_loss)
+        read_val_loss(&complete, c);
+    if (c->complete)
+        dpt_complete_close(&complete);
 }
 
 static bool is_in(const int64_t *steps, int64_t n, int64_t step)
@@ -135,20 +135,20 @@ static void choose_kept(const struct dpt_folder *dir, const struct dpt_checkpoin
         if (newest < spec->keep || spec->keep_best > 0)
             read_candidate(dir, spec->keep_best > 0, &c[i]);
         c[i].keep = is_in(spec->keep_steps, spec->n_keep_steps, c[i].step) || newest < spec->keep;
-        newest += c[i].whole;
+        newest += c[i].complete;
     }
     keep_best(c, n, spec->keep_best);
 }
 
-enum dpt_status dpt_whole_prune(const struct dpt_folder *dir,
-                                const struct dpt_checkpoint_spec *spec, struct dpt_err *err)
+enum dpt_status dpt_checkpoint_prune(const struct dpt_folder *dir,
+                                     const struct dpt_checkpoint_spec *spec, struct dpt_err *err)
 {
     int64_t *steps = NULL;
     size_t n = 0;
     const struct leftover_rule rule = {.saved_step = spec->state.step,
                                        .generation = spec->generation};
     struct dpt_err why;
-    DPT_TRY(dpt_whole_steps(dir, &steps, &n, err));
+    DPT_TRY(dpt_checkpoint_list_steps(dir, &steps, &n, err));
     while (n > 0 && steps[n - 1] > spec->state.step)
         n--;
     struct candidate *candidates = calloc(n + 1, sizeof *candidates);

@@ -3,7 +3,7 @@
 #include "checkpoint/reader.h"
 
 #include "checkpoint/blocks.h"
-#include "checkpoint/whole.h"
+#include "checkpoint/complete_checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -110,13 +110,14 @@ static enum dpt_status index_tensors(struct dpt_checkpoint *checkpoint, struct d
 enum dpt_status dpt_checkpoint_open(const char *dir, int64_t step, struct dpt_checkpoint **ret,
                                     struct dpt_err *err)
 {
-    return dpt_checkpoint_open_named(dir, step, DPT_WHOLE_ANY, ret, err);
+    return dpt_checkpoint_open_named(dir, step, DPT_COMPLETE_ANY, ret, err);
 }
 
-enum dpt_status dpt_checkpoint_open_named(const char *dir, int64_t step, enum dpt_whole_name name,
-                                          struct dpt_checkpoint **ret, struct dpt_err *err)
+enum dpt_status dpt_checkpoint_open_named(const char *dir, int64_t step,
+                                          enum dpt_complete_name name, struct dpt_checkpoint **ret,
+                                          struct dpt_err *err)
 {
-    struct dpt_whole whole;
+    struct dpt_complete complete;
     struct dpt_folder parent = DPT_FOLDER_CLOSED;
     struct dpt_checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
     if (!checkpoint)
@@ -124,10 +125,10 @@ enum dpt_status dpt_checkpoint_open_named(const char *dir, int64_t step, enum dp
     checkpoint->folder.fd = -1;
     enum dpt_status status = dpt_folder_open(dir, &parent, err);
     if (status == DPT_OK)
-        status = dpt_whole_open(&parent, step, name, &whole, err);
+        status = dpt_complete_open(&parent, step, name, &complete, err);
     if (status == DPT_OK) {
-        checkpoint->folder = whole.folder;
-        checkpoint->manifest = whole.manifest;
+        checkpoint->folder = complete.folder;
+        checkpoint->manifest = complete.manifest;
         status = read_state(checkpoint, err);
     }
     if (status == DPT_OK)

@@ -3,12 +3,12 @@
 #define DPT_CHECKPOINT_READER_H
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/complete_checkpoint.h"
 #include "checkpoint/io.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/state_json.h"
-#include "checkpoint/whole.h"
 
 struct dpt_checkpoint_file {
     const struct dpt_manifest_file *file;
@@ -36,7 +36,7 @@ struct dpt_checkpoint {
 
 /* dpt_checkpoint_open restricted to the checkpoint or to the rescue (`name`). */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_open_named(const char *dir, int64_t step,
-                                                       enum dpt_whole_name name,
+                                                       enum dpt_complete_name name,
                                                        struct dpt_checkpoint **ret,
                                                        struct dpt_err *err);
 

@@ -1,8 +1,8 @@
 /* Completes a rescue. No server chooses the writer that completes it. The first writer that finds
  * all parts takes over the attempt by a rename of its folder, which succeeds for one writer
  * only. */
+#include "checkpoint/complete_checkpoint.h"
 #include "checkpoint/parts.h"
-#include "checkpoint/whole.h"
 
 #include "base/clock.h"
 
@@ -38,11 +38,11 @@ static enum dpt_status take_over(const struct dpt_checkpoint_spec *spec,
 
 static bool is_rescued(const struct dpt_attempt *ours)
 {
-    struct dpt_whole whole;
+    struct dpt_complete complete;
     const enum dpt_status status =
-        dpt_whole_open(&ours->dir, ours->spec->state.step, DPT_WHOLE_RESCUE, &whole, NULL);
+        dpt_complete_open(&ours->dir, ours->spec->state.step, DPT_COMPLETE_RESCUE, &complete, NULL);
     if (status == DPT_OK)
-        dpt_whole_close(&whole);
+        dpt_complete_close(&complete);
     return status == DPT_OK;
 }
 

@@ -84,7 +84,7 @@ DPT_MUST_USE enum dpt_status dpt_key_folder_append(const struct dpt_key_folder *
                                                    const char *name, const char *line,
                                                    struct dpt_err *err);
 
-/* Replaces the file's text; the new file is whole or absent, and has mode 0600. */
+/* Replaces the file's text; the new file is complete or absent, and has mode 0600. */
 DPT_MUST_USE enum dpt_status dpt_key_folder_replace(const struct dpt_key_folder *folder,
                                                     const char *name, const char *text,
                                                     struct dpt_err *err);

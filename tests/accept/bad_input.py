@@ -249,7 +249,7 @@ def full_disk(line):
         show_complaint(line, f"full disk, {what}", code, [EXIT_FAILED], words, ["no space", re.escape(disk.name)])
         if key == "checkpoint.dir":
             steps_kept = re.findall(r"/(step-\d+)/MANIFEST", output)
-            line.show("full disk, checkpoints: the whole checkpoint is still whole", steps_kept,
+            line.show("full disk, checkpoints: the complete checkpoint is still complete", steps_kept,
                       "one, verified", len(steps_kept) >= 1 and "VERIFIED" in output)
         else:
             newest = sorted(p.name for p in (folder / "a" / "checkpoints").glob("step-*"))[-1:]

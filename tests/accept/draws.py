@@ -344,7 +344,7 @@ class Drawer:
         return self.worker([word for text in sets for word in ("--set", text)], {4}, ["too little memory"])
 
     def on_checkpoints(self):
-        """A run with other settings, and the tools, on checkpoints that are whole or have a flipped byte."""
+        """A run with other settings, and the tools, on checkpoints that are complete or have a flipped byte."""
         rng = self.rng
         damage = rng.choice([None, rng.random()])
         if rng.random() < 0.4:

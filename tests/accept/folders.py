@@ -145,7 +145,7 @@ class Contest:
                 raise Lost(f"checkpoint {newest} was committed, and a later start went on from step {behind[0]}")
         listed = subprocess.run([program("dpt-ckpt"), "list", "--verify", str(self.cluster.dirs("a")[1])],
                                 capture_output=True, text=True, timeout=60, check=False)
-        if listed.returncode != 0 or f"step-{STEPS:08}  whole" not in listed.stdout:
+        if listed.returncode != 0 or f"step-{STEPS:08}  verified" not in listed.stdout:
             raise Lost("a checkpoint is damaged or missing\n" + listed.stdout + listed.stderr)
 
     def check_log(self):

@@ -166,8 +166,8 @@ def one_owner(line):
 
 
 def damaged_checkpoints(line):
-    """No start from step 0 over damaged checkpoints without --allow-fresh; dpt-ckpt list calls a checkpoint whole only
-    after reading it."""
+    """No start from step 0 over damaged checkpoints without --allow-fresh; dpt-ckpt list calls a checkpoint verified
+    only after reading it."""
     stories(line, "test_files.py::test_all_checkpoints_damaged", "test_files.py::test_damaged_files_are_said_once")
 
 

@@ -1,5 +1,5 @@
 /* The public interface: round trips with different numbers of writers and readers, the search for
- * the newest whole checkpoint, pruning, state, models that do not match. */
+ * the newest complete checkpoint, pruning, state, models that do not match. */
 #include "tests/checkpoint/checkpoint_fixture.h"
 
 #include "base/clock.h"
@@ -264,7 +264,7 @@ static void prune_keeps_whole_ones(void **state)
     assert_true(dpt_fs_exists(in_root("step-00000040")));
 }
 
-/* The same step again replaces a whole checkpoint and a damaged one. */
+/* The same step again replaces a complete checkpoint and a damaged one. */
 static void replace_same_step(void **state)
 {
     (void)state;

@@ -148,7 +148,7 @@ static void death_of_the_first(void **state)
     die_at_every_step(1, -1, 20);
 }
 
-/* Replaces a whole checkpoint of the same step, which exists at every moment. */
+/* Replaces a complete checkpoint of the same step, which exists at every moment. */
 static void death_while_replacing(void **state)
 {
     (void)state;
@@ -234,8 +234,8 @@ static void failing_calls_in_shared_files(void **state)
     fail_every_call(3);
 }
 
-/* The same while a whole checkpoint of this step is replaced, with RENAME_EXCHANGE and without: it
- * is there after each failure. */
+/* The same while a complete checkpoint of this step is replaced, with RENAME_EXCHANGE and without:
+ * it is there after each failure. */
 static void failing_replacements(void **state)
 {
     (void)state;

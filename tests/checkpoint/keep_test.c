@@ -138,7 +138,7 @@ static void damaged_best_is_removed(void **state)
     ASSERT_STEPS(102, 104);
 }
 
-/* In every kind of value, on any writer: whole checkpoints stay, and no other file remains. */
+/* In every kind of value, on any writer: complete checkpoints stay, and no other file remains. */
 static void not_finite_is_never_committed(void **state)
 {
     (void)state;

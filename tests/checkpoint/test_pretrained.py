@@ -77,7 +77,7 @@ def test_tool(made):
     listed = ckpt("list", step.parent)
     assert listed.returncode == 0 and listed.stdout.startswith(f"{step.name}  complete, not verified  ")
     listed = ckpt("list", "--verify", step.parent)
-    assert listed.returncode == 0 and listed.stdout.startswith(f"{step.name}  whole  ")
+    assert listed.returncode == 0 and listed.stdout.startswith(f"{step.name}  verified  ")
     shown = ckpt("show", step)
     assert shown.returncode == 0 and weights_hash in shown.stdout
     assert "transformer.h.1.mlp.c_fc.weight" in shown.stdout
@@ -96,7 +96,7 @@ def test_tool_on_damage(made):
     assert verified.returncode == 1 and victim.name in verified.stderr and verified.stderr.count("\n") == 1
     assert "block 0" in verified.stderr
     listed = ckpt("list", step.parent)
-    assert listed.returncode == 0 and " whole " not in listed.stdout
+    assert listed.returncode == 0 and "  verified  " not in listed.stdout
     listed = ckpt("list", "--verify", step.parent)
     assert listed.returncode == 1 and "damaged: " in listed.stdout and victim.name in listed.stdout
     victim.write_bytes(raw[:-1])
@@ -146,11 +146,11 @@ def test_rescue_beside_checkpoint(tmp_path):
     assert listed.returncode == 1
     lines = listed.stdout.splitlines()
     assert len(lines) == 2 and lines[0].startswith(f"{step.name}  damaged: ")
-    assert lines[1].startswith(f"{rescue.name}  whole")
+    assert lines[1].startswith(f"{rescue.name}  verified")
     assert ckpt("verify", step).returncode == 1
     for path in (rescue, folder):  # of the step the run goes on from the rescue
         verified = ckpt("verify", path)
-        assert verified.returncode == 0 and verified.stdout.startswith(f"{rescue}  whole")
+        assert verified.returncode == 0 and verified.stdout.startswith(f"{rescue}  verified")
     shutil.rmtree(step)
     (rescue / "state.json").unlink()
     listed = ckpt("list", folder)
@@ -234,7 +234,7 @@ def test_diff_of_a_folder(tmp_path):
     assert damaged.returncode == 2 and damaged.stdout == "" and "state.json" in damaged.stderr
     neither = ckpt("diff", shards, three)
     assert neither.returncode == 2 and neither.stdout == "" and neither.stderr.count("\n") == 1
-    assert f"'{three}' has neither a whole checkpoint nor the weights of a Hugging Face folder" in neither.stderr
+    assert f"'{three}' has neither a complete checkpoint nor the weights of a Hugging Face folder" in neither.stderr
 
 
 @pytest.mark.parametrize("command", ["show", "verify", "hash", "export"])

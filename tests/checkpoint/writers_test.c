@@ -123,7 +123,7 @@ static void two_generations(void **state)
     OK(dpt_checkpoint_collect(&new, 1000, &err));
     OK(dpt_checkpoint_commit(&new, &err));
     OK(model_check(root, 20, 1, &err));
-    /* The server refuses this; the checkpoint stays whole even so. */
+    /* The server refuses this; the checkpoint stays complete even so. */
     OK(dpt_checkpoint_commit(&old, &err));
     OK(model_check(root, 20, 1, &err));
     OK(model_write_part(&old, &err));
@@ -165,7 +165,7 @@ static void same_generation_number(void **state)
 }
 
 /* Threads of one process write step after step while another thread searches for the newest: it
- * finds whole checkpoints only, and never an older one than before. */
+ * finds complete checkpoints only, and never an older one than before. */
 enum { THREADS = 4, ROUNDS = 6 };
 
 struct rank_thread {

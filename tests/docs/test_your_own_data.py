@@ -67,7 +67,7 @@ def test_every_command(tmp_path):
         said += done.stdout + done.stderr
     assert "train  " in said and "0 bad" in said and 'as text        "<|endoftext|>' in said
     assert (tmp_path / "runs/mine/summary.json").exists() and (tmp_path / "runs/text/summary.json").exists()
-    assert "step-00000004  whole" in said
+    assert "step-00000004  verified" in said
 
 
 def test_options_are_there():

@@ -164,8 +164,8 @@ def run_worker(tmp_path, *args, sets=None):
 
 
 @pytest.mark.parametrize("args, sets, said", [
-    (["--eval"], {}, "there is no whole checkpoint in '"),
-    (["--eval", "--step", "7"], {}, "there is no whole checkpoint of step 7 in '"),
+    (["--eval"], {}, "there is no complete checkpoint in '"),
+    (["--eval", "--step", "7"], {}, "there is no complete checkpoint of step 7 in '"),
     (["--eval", "--step", "0"], {}, "train.eval_step"),
     (["--step", "7"], {}, "give --eval too"),
     (["--eval"], {"data.val": "null"}, "there is no data.val to evaluate on"),

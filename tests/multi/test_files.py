@@ -112,7 +112,7 @@ def test_what_is_kept(make_cluster, tmp_path, slow):
     worker = cluster.start_worker("a", nnodes=1, endpoint=False)
     assert worker.wait(60 * slow) == 0, worker.log_tail()
     log = (worker.outputs.dir / "node-a" / "rank-0.log").read_text()
-    made = sorted({int(step) for step in re.findall(r"checkpoint of step (\d+) is whole", log)})
+    made = sorted({int(step) for step in re.findall(r"checkpoint of step (\d+) is complete", log)})
     losses = {e["step"]: e["val_loss"] for e in worker.outputs.evaluations()}
     best = sorted(made, key=lambda step: losses[step])[:2]
     assert sorted(cluster.checkpoints()) == sorted({*made[-2:], *({4, 16} & {*made}), *best})
@@ -202,7 +202,7 @@ def test_same_command_twice_at_one_server(make_cluster, slow, nnodes):
     assert steps == list(range(1, max(cluster.checkpoints()) + 1))
     assert {event["steps_lost"] for event in second.outputs.events()} == {0}
     listed = ckpt("list", "--verify", second.checkpoint_dir)
-    assert listed.returncode == 0 and listed.stdout.count("  whole") == len(cluster.checkpoints()), listed.stdout
+    assert listed.returncode == 0 and listed.stdout.count("  verified") == len(cluster.checkpoints()), listed.stdout
 
 
 def test_one_that_stood_still_loses_the_folder(make_cluster, slow):

@@ -222,7 +222,7 @@ def test_bad_options(checkpoints, args, code, said):
 
 
 @pytest.mark.parametrize("path, said", [
-    ("absent", "no whole checkpoint in '"),
+    ("absent", "no complete checkpoint in '"),
     ("absent/step-00000007", "absent': No such file or directory"),
 ])
 def test_no_checkpoint(tmp_path, path, said):

@@ -189,7 +189,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, trained, make_cluster, slow
     weights_hash = whole.outputs.summary()["weights_hash"]
     assert again.outputs.summary()["weights_hash"] == weights_hash
     assert done("hash", again.checkpoint_dir).stdout.strip() == weights_hash
-    assert "  whole  " in done("list", "--verify", again.checkpoint_dir).stdout
+    assert "  verified  " in done("list", "--verify", again.checkpoint_dir).stdout
     done("diff", again.checkpoint_dir, whole.checkpoint_dir)
     ckpt_refused(2, "has weights of the hash ", "export", again.checkpoint_dir, tmp_path / "out", "--merge", "--base",
                  other)

@@ -161,7 +161,7 @@ def test_resume_after_all_died(make_cluster, tmp_path, slow):
     cluster = make_cluster("stopped", sets=sets, shared_dirs=True)
     cluster.start_server()
     workers = [cluster.start_worker(node, nnodes=2) for node in "ab"]
-    wait_until("a whole checkpoint", cluster.checkpoints, 60 * slow, cluster.log_tails)
+    wait_until("a complete checkpoint", cluster.checkpoints, 60 * slow, cluster.log_tails)
     for worker in workers:
         worker.kill_machine()
     newest = max(cluster.checkpoints())

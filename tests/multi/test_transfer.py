@@ -293,7 +293,7 @@ def test_export_refused(tmp_path, trained):
     refused(2, "is there already", "export", checkpoints, folders)
     refused(2, f"tensor '{name}' has the value 70000, which fp16 cannot hold", "export", checkpoints, folders / "fp16",
             "--dtype", "fp16")
-    refused(1, "no whole checkpoint", "export", tmp_path / "absent", folders / "absent")
+    refused(1, "no complete checkpoint", "export", tmp_path / "absent", folders / "absent")
     refused(2, "--dtype: expected fp32, bf16 or fp16, got 'int8'", "export", checkpoints, folders / "x",
             "--dtype", "int8")
     refused(2, "--shard-size: expected a number with KB", "export", checkpoints, folders / "x", "--shard-size", "5")

@@ -139,7 +139,7 @@ static void write_rescue(struct sim *sim, struct proc *proc)
         return;
     sim->rescue = proc->step;
     sim->rescued++;
-    trace_process(sim, proc, "makes a rescue whole, step", proc->step);
+    trace_process(sim, proc, "completes a rescue, step", proc->step);
 }
 
 /* An apply that has begun is never interrupted: the agent says it again. */
@@ -406,7 +406,7 @@ void model_timer(struct sim *sim, struct proc *proc)
             /* Only the first writer waits for the commit; for the others their own part is all. */
             group_part_written(sim, proc);
             finished(sim, proc);
-        } else if (proc->group->saved) { /* the checkpoint is whole */
+        } else if (proc->group->saved) { /* the checkpoint is complete */
             if (proc->stage == RS_FINISHING) {
                 finished(sim, proc);
             } else if (proc->prepare_generation > proc->generation) {

@@ -347,8 +347,8 @@ struct sim {
     size_t n_procs, procs_max;
     struct fault faults[FAULTS_MAX];
     struct operator operator;
-    int64_t checkpoint; /* newest whole checkpoint in the shared folder; -1: none */
-    int64_t rescue;     /* newest whole rescue there; -1: none */
+    int64_t checkpoint; /* newest complete checkpoint in the shared folder; -1: none */
+    int64_t rescue;     /* newest complete rescue there; -1: none */
     struct {
         int64_t step;
         struct dpt_shard shard;
@@ -374,9 +374,10 @@ struct sim {
     uint64_t events, formations, applied, healed, handed, loaded, fenced_writes, expulsions, saved;
     uint64_t foreign_logs;      /* log writers whose lines waited while another world wrote */
     uint64_t lines, held_lines; /* log lines written; steps at which lines had to wait */
-    uint64_t outages, rescued, unsaved; /* rescued: whole rescues; unsaved: leaves with NOT SAVED */
-    uint64_t rebuilt;                   /* shadows that became whole while training went on */
-    uint64_t strangers;                 /* refused processes with the id of a member node */
+    uint64_t outages, rescued,
+        unsaved;        /* rescued: complete rescues; unsaved: leaves with NOT SAVED */
+    uint64_t rebuilt;   /* shadows that became whole while training went on */
+    uint64_t strangers; /* refused processes with the id of a member node */
     /* moved, dropped: new layouts of the state that were used, given up. hosted, farewells:
      * generations with guests, generations that only save. */
     uint64_t moved, dropped, hosted, farewells;

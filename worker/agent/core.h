@@ -173,7 +173,7 @@ struct dpt_agent_evaluation {
 /* What happens to unsaved steps if SIGTERM comes while no server answers. NONE: they are lost.
  * PART: this node saves its part of the state, and other nodes must save the rest. WHOLE: this node
  * saves the whole state. */
-enum dpt_agent_rescue { DPT_AGENT_RESCUE_NONE, DPT_AGENT_RESCUE_PART, DPT_AGENT_RESCUE_WHOLE };
+enum dpt_agent_rescue { DPT_AGENT_RESCUE_NONE, DPT_AGENT_RESCUE_PART, DPT_AGENT_RESCUE_COMPLETE };
 
 /* The state for the progress lines and the simulator. Pointers are valid until the next step. */
 struct dpt_agent_view {

@@ -184,7 +184,7 @@ static void end_late_drain(struct dpt_agent *agent)
         dpt_agent_end(agent, END_AT_ONCE, end->rescue_code, "%s", end->rescue_text);
     else
         dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_EXPELLED,
-                      end->rescuing ? "the rescue did not become whole within %g s"
+                      end->rescuing ? "the rescue was not complete within %g s"
                                     : "did not drain within %g s: what was not handed over "
                                       "is lost",
                       (double)agent->timing.drain_ms / 1000);

@@ -324,7 +324,7 @@ void dpt_agent_end(struct dpt_agent *agent, enum end_kind kind, int code, const 
  * first write the steps as a rescue. */
 void dpt_agent_end_saved(struct dpt_agent *agent, int code, const char *text);
 /* At TICK and after a signal. A node that leaves without a server begins the rescue, and ends when
- * the rescue is whole or cannot become whole. */
+ * the rescue is complete or cannot be completed. */
 void dpt_agent_check_rescue(struct dpt_agent *agent);
 /* Adds ACTION_EXIT, the last action. */
 void dpt_agent_finish(struct dpt_agent *agent);

@@ -116,9 +116,9 @@ enum dpt_agent_rescue dpt_agent_rescue_of(const struct dpt_agent *agent)
     if (agent->node.facts.checkpoint_dir_id[0] == '\0')
         return DPT_AGENT_RESCUE_NONE;
     if (agent->server.n_nodes <= 1)
-        return DPT_AGENT_RESCUE_WHOLE;
+        return DPT_AGENT_RESCUE_COMPLETE;
     for (uint32_t i = 0; i < agent->n_ranks; i++)
         if (dpt_agent_holds_step(&agent->ranks[i], step) && holds_whole_state(&agent->ranks[i]))
-            return DPT_AGENT_RESCUE_WHOLE;
+            return DPT_AGENT_RESCUE_COMPLETE;
     return DPT_AGENT_RESCUE_PART;
 }

@@ -38,7 +38,7 @@ static bool holds_steps(const struct dpt_agent_view *view)
 /* Writes what SIGTERM does with the steps that only this node has. */
 static void format_way_out(const struct dpt_agent_view *view, char *text, size_t bytes)
 {
-    if (view->rescue == DPT_AGENT_RESCUE_WHOLE)
+    if (view->rescue == DPT_AGENT_RESCUE_COMPLETE)
         (void)snprintf(text, bytes, "or SIGTERM: saves what is held and ends");
     else if (view->rescue == DPT_AGENT_RESCUE_PART)
         (void)snprintf(text, bytes,

@@ -317,7 +317,7 @@ enum dpt_status recover_cluster_saved(const struct recover_cluster *c, int64_t *
     DPT_TRY(dpt_fs_join(c->dir, "log/checkpoints", path, sizeof path, err));
     DPT_TRY(dpt_checkpoint_newest(path, &step, err));
     if (step < 0)
-        return dpt_fail(err, DPT_ENOENT, "no whole checkpoint in '%s'", path);
+        return dpt_fail(err, DPT_ENOENT, "no complete checkpoint in '%s'", path);
     DPT_TRY(dpt_checkpoint_open(path, step, &checkpoint, err));
     enum dpt_status status = dpt_checkpoint_hash(checkpoint, &hash, err);
     dpt_checkpoint_close(&checkpoint);

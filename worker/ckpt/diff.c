@@ -45,7 +45,7 @@ static enum dpt_status open_side(const char *path, struct side *side, struct dpt
         return status;
     return dpt_fail(
         err, DPT_ENOENT,
-        "'%s' has neither a whole checkpoint nor the weights of a Hugging Face folder "
+        "'%s' has neither a complete checkpoint nor the weights of a Hugging Face folder "
         "(model.safetensors, or its index and shards) nor adapters (" DPT_NAME_ADAPTER_CONFIG
         ", " DPT_NAME_ADAPTERS ")",
         path);

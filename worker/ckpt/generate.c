@@ -94,13 +94,14 @@ void dpt_ckpt_generate_help(FILE *out)
     struct options o;
     struct dpt_option options[OPTION_COUNT];
     fill_options(&o, options);
-    (void)fputs("usage: dpt-ckpt generate DIR[/step-N] --prompt TEXT [options]\n"
-                "\n"
-                "Continues a text with the model of a checkpoint (default: the newest whole one in "
-                "DIR), in fp32.\n"
-                "DIR may be a Hugging Face folder, with its tokenizer.json.\n"
-                "\n",
-                out);
+    (void)fputs(
+        "usage: dpt-ckpt generate DIR[/step-N] --prompt TEXT [options]\n"
+        "\n"
+        "Continues a text with the model of a checkpoint (default: the newest complete one in "
+        "DIR), in fp32.\n"
+        "DIR may be a Hugging Face folder, with its tokenizer.json.\n"
+        "\n",
+        out);
     for (int i = 0; i < OPTION_COUNT; i++) {
         char left[64];
         const char *value = options[i].value;

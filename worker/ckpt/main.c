@@ -4,7 +4,7 @@
 
 #include "base/fs.h"
 #include "base/log.h"
-#include "checkpoint/whole.h"
+#include "checkpoint/complete_checkpoint.h"
 #include "worker/ckpt/diff.h"
 #include "worker/ckpt/generate.h"
 #include "worker/ckpt/open.h"
@@ -20,9 +20,9 @@ enum { EXIT_DAMAGED = 1, EXIT_DIFFERENT = 1, EXIT_USAGE = 2 };
 static const char usage[] =
     "usage: dpt-ckpt list [--verify] DIR  every checkpoint in DIR, and whether its files are all "
     "there;\n"
-    "                                     --verify reads every byte: whole or damaged\n"
-    "       dpt-ckpt show DIR[/step-N]    state and tensors of one (default: the newest whole "
-    "one)\n"
+    "                                     --verify reads every byte: verified or damaged\n"
+    "       dpt-ckpt show DIR[/step-N]    state and tensors of one (default: the newest "
+    "complete one)\n"
     "       dpt-ckpt verify DIR[/step-N]  reads every byte and checks it\n"
     "       dpt-ckpt hash DIR[/step-N]    the weights hash, as in the run's summary\n"
     "       dpt-ckpt diff DIR[/step-N] DIR[/step-N]\n"
@@ -70,7 +70,7 @@ static int64_t manifest_bytes(const struct dpt_manifest *manifest)
     return bytes;
 }
 
-static enum dpt_status verify_named(const char *path, int64_t step, enum dpt_whole_name name,
+static enum dpt_status verify_named(const char *path, int64_t step, enum dpt_complete_name name,
                                     struct dpt_err *err)
 {
     struct dpt_checkpoint *checkpoint = NULL;
@@ -80,28 +80,29 @@ static enum dpt_status verify_named(const char *path, int64_t step, enum dpt_who
     return status;
 }
 
-/* Prints one line for a checkpoint or rescue. False: it is damaged. "whole" means that every byte
- * was read. */
+/* Prints one line for a checkpoint or rescue. False: it is damaged. "verified" means that every
+ * byte was read. */
 static bool list_named(const struct dpt_folder *dir, const char *path, int64_t step,
-                       enum dpt_whole_name which, bool verify)
+                       enum dpt_complete_name which, bool verify)
 {
-    struct dpt_whole whole;
+    struct dpt_complete complete;
     struct dpt_err err = {.text = ""};
     char name[DPT_CHECKPOINT_NAME_BYTES];
-    dpt_name_step(step, which == DPT_WHOLE_RESCUE, name);
-    enum dpt_status status = dpt_whole_open(dir, step, which, &whole, &err);
+    dpt_name_step(step, which == DPT_COMPLETE_RESCUE, name);
+    enum dpt_status status = dpt_complete_open(dir, step, which, &complete, &err);
     const bool opened = status == DPT_OK;
     if (opened && verify)
         status = verify_named(path, step, which, &err);
     if (status == DPT_OK)
         (void)printf("%s  %s  %d file%s, %.1f MiB, %d writer%s\n", name,
-                     verify ? "whole" : "complete, not verified", whole.manifest.n_files,
-                     whole.manifest.n_files == 1 ? "" : "s", mib(manifest_bytes(&whole.manifest)),
-                     whole.manifest.n_writers, whole.manifest.n_writers == 1 ? "" : "s");
+                     verify ? "verified" : "complete, not verified", complete.manifest.n_files,
+                     complete.manifest.n_files == 1 ? "" : "s",
+                     mib(manifest_bytes(&complete.manifest)), complete.manifest.n_writers,
+                     complete.manifest.n_writers == 1 ? "" : "s");
     else
         (void)printf("%s  damaged: %s\n", name, err.text);
     if (opened)
-        dpt_whole_close(&whole);
+        dpt_complete_close(&complete);
     return status == DPT_OK;
 }
 
@@ -109,9 +110,9 @@ static bool list_named(const struct dpt_folder *dir, const char *path, int64_t s
 static bool list_step(const struct dpt_folder *dir, const char *path, int64_t step, bool verify)
 {
     bool good = true;
-    for (enum dpt_whole_name which = DPT_WHOLE_STEP; which <= DPT_WHOLE_RESCUE; which++) {
+    for (enum dpt_complete_name which = DPT_COMPLETE_STEP; which <= DPT_COMPLETE_RESCUE; which++) {
         char name[DPT_CHECKPOINT_NAME_BYTES], folder[PATH_MAX];
-        dpt_name_step(step, which == DPT_WHOLE_RESCUE, name);
+        dpt_name_step(step, which == DPT_COMPLETE_RESCUE, name);
         if (dpt_fs_join(path, name, folder, sizeof folder, NULL) == DPT_OK && dpt_fs_exists(folder))
             good = list_named(dir, path, step, which, verify) && good;
     }
@@ -127,7 +128,7 @@ static int list_checkpoints(const char *path, bool verify)
     bool good = true;
     if (dpt_folder_open(path, &dir, &err) != DPT_OK)
         return print_error(&err);
-    if (dpt_whole_steps(&dir, &steps, &n, &err) != DPT_OK) {
+    if (dpt_checkpoint_list_steps(&dir, &steps, &n, &err) != DPT_OK) {
         dpt_folder_close(&dir);
         return print_error(&err);
     }
@@ -188,7 +189,7 @@ static int verify_checkpoint(const struct dpt_checkpoint *checkpoint)
     struct dpt_err err;
     if (dpt_checkpoint_verify(checkpoint, &err) != DPT_OK)
         return print_error(&err);
-    (void)printf("%s  whole, %d files, %.1f MiB, every byte checked\n", checkpoint->folder.path,
+    (void)printf("%s  verified, %d files, %.1f MiB, every byte checked\n", checkpoint->folder.path,
                  checkpoint->manifest.n_files, mib(manifest_bytes(&checkpoint->manifest)));
     return EXIT_SUCCESS;
 }

@@ -54,7 +54,7 @@ static enum dpt_status refuse_no_checkpoint(const char *dir, struct dpt_err *err
                         ") and no checkpoint: `dpt-ckpt diff` takes it; name checkpoint.dir of a "
                         "run",
                         dir);
-    return dpt_fail(err, DPT_ENOENT, "no whole checkpoint in '%s'", dir);
+    return dpt_fail(err, DPT_ENOENT, "no complete checkpoint in '%s'", dir);
 }
 
 enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoint **ret, struct dpt_err *err)
@@ -66,8 +66,8 @@ enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoint **ret, str
     const bool is_rescue = dpt_name_parse_rescue(name, &step);
     if (is_rescue || dpt_name_parse_step(name, &step)) {
         DPT_TRY(dpt_fs_folder(dir, parent, err));
-        return dpt_checkpoint_open_named(parent, step,
-                                         is_rescue ? DPT_WHOLE_RESCUE : DPT_WHOLE_STEP, ret, err);
+        return dpt_checkpoint_open_named(
+            parent, step, is_rescue ? DPT_COMPLETE_RESCUE : DPT_COMPLETE_STEP, ret, err);
     }
     DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
     if (step < 0)

@@ -8,7 +8,7 @@
 #include "worker/weights/published.h"
 
 /* Opens the checkpoint at `path`. "DIR/step-00001000" names one checkpoint. Any other path is a
- * folder, and its newest whole checkpoint is opened. DPT_ENOENT: there is none. */
+ * folder, and its newest complete checkpoint is opened. DPT_ENOENT: there is none. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoint **ret,
                                            struct dpt_err *err);
 

@@ -5,9 +5,9 @@
 
 #include "worker/trace/kineto.h"
 
-/* Makes the folders, writes a temporary file and renames it, so that the file is whole or absent.
- * wall_ns is the TIME in its name. ret_path (PATH_MAX bytes) is the file's path. A file that failed
- * is removed. DPT_ENOSPC, DPT_EIO and others of the system. */
+/* Makes the folders, writes a temporary file and renames it, so that the file is complete or
+ * absent. wall_ns is the TIME in its name. ret_path (PATH_MAX bytes) is the file's path. A file
+ * that failed is removed. DPT_ENOSPC, DPT_EIO and others of the system. */
 DPT_MUST_USE enum dpt_status dpt_trace_file_write(const char *dir,
                                                   const struct dpt_kineto_trace *trace,
                                                   int64_t wall_ns, char *ret_path,

@@ -26,9 +26,9 @@ struct dpt_hf_folder_spec {
     int n_copies;
 };
 
-/* Writes folder `dir`, which must not exist. Afterwards it is whole or absent, and durable. Reads
- * the source in order, each element once, through a buffer of a few MiB, and checks the source at
- * the end. DPT_EEXIST: `dir` exists; DPT_EINVAL: fp16 cannot hold a value. */
+/* Writes folder `dir`, which must not exist. Afterwards it is complete or absent, and durable.
+ * Reads the source in order, each element once, through a buffer of a few MiB, and checks the
+ * source at the end. DPT_EEXIST: `dir` exists; DPT_EINVAL: fp16 cannot hold a value. */
 DPT_MUST_USE enum dpt_status dpt_hf_folder_write(const char *dir,
                                                  const struct dpt_hf_folder_spec *spec,
                                                  const struct dpt_weights_source *source,

@@ -223,7 +223,7 @@ static void way_out_is_said(void **state)
         enum dpt_agent_rescue rescue;
         const char *text;
     } rows[] = {
-        {DPT_AGENT_RESCUE_WHOLE, "there (or SIGTERM: saves what is held and ends)"},
+        {DPT_AGENT_RESCUE_COMPLETE, "there (or SIGTERM: saves what is held and ends)"},
         {DPT_AGENT_RESCUE_PART, "(or SIGTERM on all nodes within 2.5 s: each saves its part and "
                                 "ends)"},
         {DPT_AGENT_RESCUE_NONE, "(SIGTERM ends and loses them: checkpoint.dir names no folder)"},

@@ -106,7 +106,7 @@ int director_rescue(struct director *d, int ms);
 /* Waits until a rank has applied `step` steps, or all are finished. */
 void director_await_step(struct director *d, int64_t step);
 
-/* Waits until a checkpoint of at least `step` steps is whole. */
+/* Waits until a checkpoint of at least `step` steps is complete. */
 void director_await_checkpoint(struct director *d, int64_t step);
 
 /* Waits until a rank reports a fatal error; returns its text, valid until that rank is killed. */

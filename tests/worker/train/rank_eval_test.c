@@ -394,10 +394,10 @@ static void nothing_to_evaluate(void **state)
         const char *said;
         int step, nodes_max;
         bool no_folder;
-    } cases[] = {{"no whole checkpoint in '", 0, 1, false},
-                 {"no whole checkpoint in '", 0, 8, false}, /* another node might have had one */
-                 {"no whole checkpoint of step 7 in '", 7, 1, false},
-                 {"no whole checkpoint of step 7 in '", 7, 8, false},
+    } cases[] = {{"no complete checkpoint in '", 0, 1, false},
+                 {"no complete checkpoint in '", 0, 8, false}, /* another node might have had one */
+                 {"no complete checkpoint of step 7 in '", 7, 1, false},
+                 {"no complete checkpoint of step 7 in '", 7, 8, false},
                  {"checkpoint.dir: there is no folder '", 0, 1, true},
                  {"checkpoint.dir: there is no folder '", 7, 8, true}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -277,7 +277,8 @@ static void a_damaged_checkpoint_is_passed_over(void **state)
     }
 }
 
-/* No checkpoint is whole: the run does not restart at step 0 over them, unless that is allowed. */
+/* No checkpoint is complete: the run does not restart at step 0 over them, unless that is allowed.
+ */
 static void all_checkpoints_damaged(void **state)
 {
     (void)state;

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 
-static void a_granted_checkpoint_is_whole(void **state)
+static void a_granted_checkpoint_is_complete(void **state)
 {
     (void)state;
     struct saver_stage s;
@@ -160,7 +160,7 @@ static void the_fence(void **state)
     saver_stage_end(&s);
 }
 
-/* Cancelled at any moment: the checkpoint is whole, or absent with nothing left. */
+/* Cancelled at any moment: the checkpoint is complete, or absent with nothing left. */
 static void cancelled_at_any_moment(void **state)
 {
     (void)state;
@@ -188,7 +188,7 @@ int main(void)
 {
     dpt_log_set_level(DPT_LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_granted_checkpoint_is_whole),
+        cmocka_unit_test(a_granted_checkpoint_is_complete),
         cmocka_unit_test(a_grant_that_does_not_come),
         cmocka_unit_test(a_part_that_does_not_come),
         cmocka_unit_test(two_writers),

@@ -1,4 +1,4 @@
-/* The folder that dpt-data encode fills: train_NNNNNN.bin and val_NNNNNN.bin, whole or absent.
+/* The folder that dpt-data encode fills: train_NNNNNN.bin and val_NNNNNN.bin, complete or absent.
  *
  * A shard grows as NAME.part and gets its final name when it is full. dpt_shards_save makes the
  * appended tokens durable, writes the state beside the parts, and then renames full shards. After

@@ -46,7 +46,7 @@ void dpt_link_publish(struct dpt_link *link, bool now);
  * stalled. */
 void dpt_link_publish_busy(struct dpt_link *link, bool busy);
 void dpt_link_publish_work(struct dpt_link *link);
-/* Reports that a checkpoint of `step` is whole. */
+/* Reports that a checkpoint of `step` is complete. */
 void dpt_link_publish_saved(struct dpt_link *link, int64_t step);
 /* Reports why the newest attempt at a checkpoint failed: of `step`, in `generation`. Step 0: it
  * succeeded. */

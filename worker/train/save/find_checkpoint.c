@@ -199,14 +199,16 @@ static enum dpt_status fail_nothing_to_evaluate(const struct dpt_rank *r, struct
                         "evaluate; name the checkpoint.dir of a run that has written one",
                         dir);
     if (r->config->train.eval_step == DPT_AUTO)
-        return dpt_fail(err, DPT_ECONFIG,
-                        "there is no whole checkpoint in '%s' to evaluate; name the checkpoint.dir "
-                        "of a run that has written one",
-                        dir);
-    return dpt_fail(err, DPT_ECONFIG,
-                    "there is no whole checkpoint of step %lld in '%s'; `dpt-ckpt list %s` lists "
-                    "them",
-                    (long long)r->config->train.eval_step, dir, dir);
+        return dpt_fail(
+            err, DPT_ECONFIG,
+            "there is no complete checkpoint in '%s' to evaluate; name the checkpoint.dir "
+            "of a run that has written one",
+            dir);
+    return dpt_fail(
+        err, DPT_ECONFIG,
+        "there is no complete checkpoint of step %lld in '%s'; `dpt-ckpt list %s` lists "
+        "them",
+        (long long)r->config->train.eval_step, dir, dir);
 }
 
 enum dpt_status rank_refuse_seed(const struct dpt_rank *r, struct dpt_err *err)
@@ -223,7 +225,7 @@ enum dpt_status rank_refuse_seed(const struct dpt_rank *r, struct dpt_err *err)
     return dpt_fail(
         err, DPT_ECONFIG,
         "checkpoint.dir holds %lld checkpoint%s and none from which the run can continue; it "
-        "does not begin from step 0 over them: put a whole one back, give another "
+        "does not begin from step 0 over them: put an undamaged one back, give another "
         "checkpoint.dir, or --allow-fresh; `dpt-ckpt list --verify %s` tells which are "
         "damaged",
         (long long)n, n == 1 ? "" : "s", dir);

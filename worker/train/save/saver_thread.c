@@ -114,7 +114,7 @@ static enum dpt_status attempt_save(struct dpt_saver *s, struct dpt_err *err)
         status = commit_checkpoint(s, err);
     dpt_trace_end_named(commit_ns, "commit checkpoint");
     if (status == DPT_OK && spec->writer == 0)
-        dpt_log(DPT_LOG_INFO, "checkpoint of step %lld is whole after %lld ms in '%s'",
+        dpt_log(DPT_LOG_INFO, "checkpoint of step %lld is complete after %lld ms in '%s'",
                 (long long)spec->state.step, (long long)(dpt_now_ms() - start), spec->dir);
     if (status != DPT_OK && spec->writer == 0)
         dpt_checkpoint_abandon(spec);
