@@ -303,8 +303,9 @@ static void advance_planned(struct run *run)
                                       .step = run->plan.resume_step,
                                       .flags = progress->redundant ? DPT_RDZV_FLAG_REDUNDANT : 0u});
     if (run->plan.guests > 0) {
-        dpt_rdzv_prepare(run, PREPARE_HARD,
-                         dpt_rdzv_cause(CAUSE_LEFT, 0, "guests have handed over their state"));
+        dpt_rdzv_prepare(
+            run, PREPARE_HARD,
+            dpt_rdzv_cause(CAUSE_LEFT, 0, "ranks without a place handed over their shards"));
         return;
     }
     /* The cause of this plan has reported the lost steps. */

@@ -10,7 +10,7 @@
 
 enum {
     DENIED_MAX = 1024,    /* denied ids of all runs */
-    SAVE_WISH_MS = 10000, /* a wish for a checkpoint that nobody repeats ends after this time */
+    SAVE_WISH_MS = 10000, /* a request for a checkpoint that nobody repeats ends then */
     DUMP_WISH_MS = 2000,  /* likewise for stacks */
     DUMP_MS = 3000,       /* a rank that has not answered by then does not answer */
     DUMP_RANKS_MAX = 512  /* ranks of a reply with their stacks: 2 MiB */
@@ -56,16 +56,17 @@ struct unsaved {
     char text[UNSAVED_TEXT_BYTES]; /* "rank 3 (node b, host gpu7): checkpoint of step 40 in …" */
 };
 
-/* Wishes that are not durable: dpt-ctl repeats them until they are fulfilled. */
+/* Pending requests. They are not durable: dpt-ctl repeats them until they are fulfilled. */
 struct wishes {
-    int64_t save_from;              /* a checkpoint of this step or a later one; 0: none */
-    int64_t save_until_ms;          /* the wish ends then */
-    bool told_unsaved;              /* the log says that STOP cannot save */
-    bool told_away;                 /* ... or that no node here holds the newest steps */
-    bool leave_unsaved;             /* STOP was given again after that: it ends the run as it is */
-    uint64_t dump;                  /* number of the newest DUMP; 0: none */
-    int64_t dump_ms, dump_until_ms; /* it began, and the wish ends */
-    bool resumed;                   /* RESUME is the cause of the next generation */
+    int64_t save_from;     /* a checkpoint of this step or a later one; 0: none */
+    int64_t save_until_ms; /* the request for the checkpoint ends */
+    bool told_unsaved;     /* the log says that STOP cannot save */
+    bool told_away;        /* the log says that no node here holds the newest steps */
+    bool leave_unsaved;    /* STOP was given again after that: it ends the run as it is */
+    uint64_t dump;         /* number of the newest DUMP; 0: none */
+    int64_t dump_ms;       /* start of the newest DUMP */
+    int64_t dump_until_ms; /* end of the newest DUMP */
+    bool resumed;          /* RESUME is the cause of the next generation */
 };
 
 #endif

@@ -95,7 +95,7 @@ void dpt_rdzv_update_redundancy(struct run *run);
 int64_t dpt_rdzv_step_without_checkpoint(const struct run *run);
 /* True: an operator's PAUSE or STOP is in force, so no generation is formed that trains. */
 bool dpt_rdzv_is_held(const struct run *run);
-/* An operator wants a checkpoint of this step or a later one; 0: no wish is open. */
+/* An operator wants a checkpoint of this step or a later one; 0: no request is open. */
 int64_t dpt_rdzv_save_wanted(const struct run *run);
 /* The number of the DUMP that an operator wants now; 0: none. */
 uint64_t dpt_rdzv_dump_wanted(const struct run *run);

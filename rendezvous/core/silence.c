@@ -19,7 +19,8 @@ static bool are_nodes_gone(const struct run *run)
            run->core->now_ms - hearing->outsider_ms <= run->timing.gap_ms;
 }
 
-/* True: the server is cut off or starved, and silence proves nothing. Without this rule a server
+/* True: the server receives from no node, because it is cut off or starved. Silence then proves
+ * nothing. Without this rule a server
  * that is cut off for a lease would lose all nodes, though they train on (deaf_test.c,
  * test_deaf_for_long). */
 static bool is_deaf(const struct run *run)
@@ -91,8 +92,8 @@ int64_t dpt_rdzv_lease_left_ms(const struct node *node)
 
 /* The time at which the grace of a broken connection ends. It does not end before the server has
  * heard a node after the break, because the grace may be shorter than the gap, nor while the server
- * is deaf: then all connections may have broken (deaf_test.c, test_all_break_within_a_gap and
- * test_deaf_after_a_node_died). */
+ * receives from no node: then all connections may have broken (deaf_test.c,
+ * test_all_break_within_a_gap and test_deaf_after_a_node_died). */
 static int64_t grace_end_ms(const struct node *node)
 {
     const struct run *run = node->run;

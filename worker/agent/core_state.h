@@ -103,7 +103,7 @@ struct agent_server {
     int64_t saved_step;
     /* The operator wants a checkpoint of this step or a later one; 0: none. */
     int64_t save_from;
-    uint64_t dump; /* number of the newest wish for the stacks of the ranks; 0: none */
+    uint64_t dump; /* number of the newest request for the stacks of the ranks; 0: none */
     /* The operator has paused the run, or stopped it: then DONE comes before all steps are done. */
     bool paused;
     /* SETTLING: number of nodes, and the remaining length of the last call when that number last

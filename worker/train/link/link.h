@@ -88,7 +88,7 @@ bool dpt_link_reform_wanted(const struct dpt_link *link, uint64_t generation);
 /* Whether the node drains. Any thread. */
 bool dpt_link_leaving(const struct dpt_link *link);
 
-/* An operator wants a checkpoint of this step or a later one; 0: no wish. Any thread. */
+/* An operator wants a checkpoint of this step or a later one; 0: no request. Any thread. */
 int64_t dpt_link_save_from(const struct dpt_link *link);
 
 /* The fence. False: the agent or this process was suspended, so this rank may have been replaced.

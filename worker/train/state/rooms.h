@@ -1,8 +1,8 @@
-/* One rank, composed of the folders of worker/train, which the code calls rooms. The header of a
- * room has the room's struct and functions. A room includes and calls only the rooms above it in
- * this list; tests/tidy checks this:
+/* One rank, composed of the folders of worker/train. Functions and files that concern all of them
+ * call such a folder a room. Its header has its struct and functions. A folder includes and calls
+ * only the folders above it in this list; tests/tidy checks this:
  *
- *   state/      generation, training state: data that all rooms share
+ *   state/      generation, training state: data that all folders share
  *   link/       the agent: commands, the report, the fence and the grants
  *   log/        log.dir: lines of the run's log, records of this rank
  *   device/     memory, streams and kernels; the model's forward and backward
@@ -13,7 +13,7 @@
  *   formation/  from a plan to a communicator and a filled state
  *   ..          the process: start, commands, the loop over steps, the end
  *
- * This header only declares the structs of the rooms. */
+ * This header only declares the structs of the folders. */
 #ifndef DPT_WORKER_TRAIN_STATE_ROOMS_H
 #define DPT_WORKER_TRAIN_STATE_ROOMS_H
 
