@@ -33,16 +33,16 @@ struct dpt_client {
     int64_t first_tick_ms; /* -1: there was no tick */
     bool was_up, looked;   /* a connection was made; the search for a reason was started */
     struct dpt_keyring keys;
-    bool enrolling;    /* the socket has the key of the token */
-    bool asked_token;  /* the token was tried */
-    bool token_spent;  /* ... and admits nobody any more */
-    bool with_next;    /* the socket expects the server's next key */
-    bool swapped;      /* the next socket expects the other one of the server's two keys */
-    bool ended;        /* the socket's session has ended: ZeroMQ makes no new connection ... */
-    int64_t ended_ms;  /* ... since then */
-    bool refused;      /* the server no longer admits this machine's key */
-    unsigned failures; /* handshakes that failed without a word since the last connection ... */
-    int64_t failed_ms; /* ... and the time of the last one */
+    bool enrolling;          /* the socket has the key of the token */
+    bool asked_token;        /* the token was tried */
+    bool token_spent;        /* the token admits nobody any more */
+    bool with_next;          /* the socket expects the server's next key */
+    bool swapped;            /* the next socket expects the other one of the server's two keys */
+    bool ended;              /* the socket's session has ended: ZeroMQ makes no new connection */
+    int64_t ended_ms;        /* end of the socket's session */
+    bool refused;            /* the server no longer admits this machine's key */
+    unsigned failures;       /* handshakes that failed without a word since the last connection */
+    int64_t failed_ms;       /* time of the last handshake that failed without a word */
     struct dpt_reach *reach; /* search for the reason, until a connection is made; else NULL */
 };
 

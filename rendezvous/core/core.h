@@ -82,11 +82,11 @@ enum dpt_rdzv_record_kind {
     DPT_RDZV_RECORD_START,   /* a server starts: number (epoch) */
     DPT_RDZV_RECORD_RUN,     /* a run is known: spec, fingerprint, data_digest, folder, key */
     DPT_RDZV_RECORD_JOINED,  /* a node is admitted: node, host, incarnation, secret, key, health */
-    DPT_RDZV_RECORD_REMOVED, /* and removed: node, incarnation, flags, number (its counter), count
-                                (nodes of a farewell that could not save), text (the reason) */
+    DPT_RDZV_RECORD_REMOVED, /* a node is removed: node, incarnation, flags, number (its counter),
+                                count (nodes of a final save that failed), text (the reason) */
     DPT_RDZV_RECORD_GENERATION, /* PREPARE(generation) begins: its number is never used again;
-                                   cause, text, detect_ms, SOFT; step and step_ms of the one before
-                                 */
+                                   cause, text, detect_ms, SOFT; step and step_ms of the generation
+                                   before */
     DPT_RDZV_RECORD_PLAN,       /* the plan of `generation`: step (from which it resumes), number
                                    (highest step before), count (ranks), digest, members, flags,
                                    and the cause in its last words */
@@ -94,9 +94,9 @@ enum dpt_rdzv_record_kind {
     DPT_RDZV_RECORD_ADOPTED,    /* the generation of an earlier server goes on: as PLAN and RUNS */
     DPT_RDZV_RECORD_GRANT,      /* `generation` may commit the checkpoint of `step` */
     DPT_RDZV_RECORD_SAVED,      /* a rank reports the checkpoint of `step` */
-    DPT_RDZV_RECORD_CRASH,      /* restarts were used: count (all that are in use), text, generation
+    DPT_RDZV_RECORD_CRASH,      /* restarts were used: count (all restarts in use), text, generation
                                    (of the plan to which the incident belongs; 0: none) */
-    DPT_RDZV_RECORD_REFILL,     /* steps gave restarts back: count (all that are in use) */
+    DPT_RDZV_RECORD_REFILL,     /* steps gave restarts back: count (all restarts that are in use) */
     DPT_RDZV_RECORD_ERROR,      /* text is the first error since the budget was last full */
     DPT_RDZV_RECORD_END,        /* DONE, or FAILED: `text` is the first error; step, step_ms */
     DPT_RDZV_RECORD_PAUSED,     /* an operator pauses the run (count 1) or lets it go on (0) */
@@ -117,14 +117,14 @@ enum dpt_rdzv_record_flag {
     DPT_RDZV_FLAG_CUT_OFF = 1,     /* REMOVED for silence alone: the node may return */
     DPT_RDZV_FLAG_AWAITED = 2,     /* REMOVED: it may hold the newest state */
     DPT_RDZV_FLAG_RELEASED = 4,    /* REMOVED because it left */
-    DPT_RDZV_FLAG_LAST_HOLDER = 8, /* ... and no other node holds its steps */
+    DPT_RDZV_FLAG_LAST_HOLDER = 8, /* REMOVED: no other node holds its steps */
     DPT_RDZV_FLAG_SOFT = 16,       /* GENERATION at the next step boundary */
     DPT_RDZV_FLAG_FAREWELL = 32,   /* PLAN: its ranks only save */
     DPT_RDZV_FLAG_GUESTS = 64,     /* PLAN: it hands state over and makes no step */
     DPT_RDZV_FLAG_REDUNDANT = 128, /* RUNS: every part of the state is on two nodes */
     DPT_RDZV_FLAG_ENDED = 256,     /* FORGET: the run had ended */
-    DPT_RDZV_FLAG_FAILED = 512,    /* FORGET: ... and had failed */
-    DPT_RDZV_FLAG_STOPPED = 1024,  /* FORGET: ... because an operator had stopped it */
+    DPT_RDZV_FLAG_FAILED = 512,    /* FORGET: the run had failed */
+    DPT_RDZV_FLAG_STOPPED = 1024,  /* FORGET: an operator had stopped the run */
 };
 
 /* A node with a place in a plan. */

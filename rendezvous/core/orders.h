@@ -11,7 +11,7 @@
 enum {
     DENIED_MAX = 1024,    /* denied ids of all runs */
     SAVE_WISH_MS = 10000, /* a request for a checkpoint that nobody repeats ends then */
-    DUMP_WISH_MS = 2000,  /* likewise for stacks */
+    DUMP_WISH_MS = 2000,  /* a request for stacks that nobody repeats ends then */
     DUMP_MS = 3000,       /* a rank that has not answered by then does not answer */
     DUMP_RANKS_MAX = 512  /* ranks of a reply with their stacks: 2 MiB */
 };

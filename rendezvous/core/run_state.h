@@ -114,7 +114,7 @@ struct link {
 enum readiness {
     READY_NONE, /* all of its ranks start, or it has none yet */
     READY_SOME, /* some are alive, others start */
-    READY_LATE, /* the same, and the others have had their time to start */
+    READY_LATE, /* some are alive, and the others have had their time to start */
     READY_ALL,
     READY_COUNT
 };
@@ -262,8 +262,8 @@ struct membership {
     int64_t leaving_since_ms;      /* no leaving node began to leave before */
     uint32_t n_unreported;         /* living ranks that PREPARE waits for */
     uint32_t n_stopped;     /* ranks that may have stopped in the generation of an earlier server */
-    int n_outside_tried;    /* n_outside at the last search for a node that can join … */
-    int64_t outside_due_ms; /* … which is repeated when n_outside changes, or then */
+    int n_outside_tried;    /* n_outside at the last search for a node that can join */
+    int64_t outside_due_ms; /* the time of the next such search, unless n_outside changes before */
 };
 
 /* The state of formations. */

@@ -19,13 +19,13 @@ struct dpt_timing {
     int64_t last_call_ms; /* enough nodes -> first formation */
     int64_t quiesce_ms;   /* PREPARE(hard) -> a rank that has not reported is lost */
     int64_t stall_ms;     /* no step -> stall; 10 x the median step if that is longer */
-    int64_t busy_ms;      /* the same while a rank saves or evaluates, and while DRAINING */
-    int64_t join_ms;      /* agent: no server heard at start -> exit 3 */
-    int64_t drain_ms;     /* a node leaves -> lost if it has not drained */
-    int64_t boundary_ms;  /* a node leaves -> the step in flight is given up */
-    int64_t exit_ms;      /* asked to exit -> killed */
-    int64_t respawn_ms;   /* first pause before a dead rank is started again; it doubles ... */
-    int64_t respawn_max_ms; /* ... up to this */
+    int64_t busy_ms;     /* no step -> stall, while a rank saves or evaluates, and while DRAINING */
+    int64_t join_ms;     /* agent: no server heard at start -> exit 3 */
+    int64_t drain_ms;    /* a node leaves -> lost if it has not drained */
+    int64_t boundary_ms; /* a node leaves -> the step in flight is given up */
+    int64_t exit_ms;     /* asked to exit -> killed */
+    int64_t respawn_ms; /* first pause before a dead rank is started again; each next one doubles */
+    int64_t respawn_max_ms; /* longest pause before a dead rank is started again */
     int64_t exclude_ms;     /* a node that peers could not reach twice is excluded this long */
     int64_t forget_ms;      /* a finished run is remembered at most this long for late agents */
 };

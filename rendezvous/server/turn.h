@@ -15,8 +15,9 @@
 #include <zmq.h>
 
 enum {
-    DPT_TURN_FULL = 8192, /* messages that wait for a commit; the turn ends early with so many */
-    DPT_TURN_FULL_BYTES = 64 * 1024 * 1024,            /* ... or of this size */
+    DPT_TURN_FULL = 8192, /* messages that wait for a commit: with so many the turn ends early */
+    DPT_TURN_FULL_BYTES =
+        64 * 1024 * 1024, /* bytes of these messages: with so many the turn ends early */
     DPT_TURN_HELD_MAX = DPT_TURN_FULL + DPT_NODES_MAX, /* a step may answer all nodes of a run */
     DPT_TURN_RETRY_MS = 1000,                          /* after a commit that failed */
     DPT_TURN_REPORT_MS = 15000

@@ -22,8 +22,8 @@ double dpt_textbook_copy(double parameters, struct dpt_textbook_widths widths);
 enum dpt_textbook_stage {
     DPT_TEXTBOOK_DDP,   /* none */
     DPT_TEXTBOOK_ZERO1, /* the optimizer's state */
-    DPT_TEXTBOOK_ZERO2, /* and the gradients */
-    DPT_TEXTBOOK_ZERO3  /* and the weights */
+    DPT_TEXTBOOK_ZERO2, /* the optimizer's state and the gradients */
+    DPT_TEXTBOOK_ZERO3  /* the optimizer's state, the gradients and the weights */
 };
 
 /* Bytes of one of `ranks` ranks that divide a copy. */

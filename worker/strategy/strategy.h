@@ -38,7 +38,7 @@
 #include "kernels/stager.h"
 #include "worker/model/model.h"
 #include "worker/optim/optim.h"
-#include "worker/plan/partition.h" /* and the slots of a position: dpt_partition_assign */
+#include "worker/plan/partition.h" /* the slots of a position: dpt_partition_assign */
 #include "worker/plan/step_list.h"
 #include "worker/strategy/transport/comm_thread.h"
 
