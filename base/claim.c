@@ -155,7 +155,7 @@ static enum dpt_status path_of(const char *dir, int64_t number, const char *suff
 }
 
 /* The number of OWNER.NNNNNNNN and of OWNER.NNNNNNNN.SUFFIX; 0 for other names. */
-static int64_t number_of(const char *name)
+static int64_t claim_number_of(const char *name)
 {
     const size_t prefix = sizeof CLAIM_PREFIX - 1;
     if (strncmp(name, CLAIM_PREFIX, prefix) != 0 || strspn(name + prefix, "0123456789") != DIGITS)
@@ -170,7 +170,7 @@ static enum dpt_status find_highest(const char *dir, int64_t *ret, struct dpt_er
     int64_t most = 0;
     DPT_TRY(dpt_fs_list(dir, &names, &n, err));
     for (size_t i = 0; i < n; i++) {
-        const int64_t number = number_of(names[i]);
+        const int64_t number = claim_number_of(names[i]);
         if (number > most && strlen(names[i]) == sizeof CLAIM_PREFIX - 1 + DIGITS)
             most = number;
     }
@@ -275,7 +275,7 @@ static void remove_before(const char *dir, int64_t number)
     if (dpt_fs_list(dir, &names, &n, NULL) != DPT_OK)
         return;
     for (size_t i = 0; i < n; i++) {
-        const int64_t found = number_of(names[i]);
+        const int64_t found = claim_number_of(names[i]);
         if (found > 0 && found < number &&
             dpt_fs_join(dir, names[i], path, sizeof path, NULL) == DPT_OK)
             (void)unlink(path);

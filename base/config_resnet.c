@@ -91,7 +91,7 @@ static enum dpt_status check_stages(const struct dpt_config_load *load, struct d
     return DPT_OK;
 }
 
-static int halved(int pixels)
+static int halved_pixels(int pixels)
 {
     return (pixels + 1) / 2;
 }
@@ -102,9 +102,9 @@ static enum dpt_status check_pixels(const struct dpt_config_load *load, struct d
     const struct dpt_config *c = &load->config;
     int side = c->data.image_size;
     if (c->model.stem == DPT_STEM_IMAGENET)
-        side = halved(halved(side));
+        side = halved_pixels(halved_pixels(side));
     for (int64_t stage = 1; stage < c->model.stages.n; stage++)
-        side = halved(side);
+        side = halved_pixels(side);
     if ((int64_t)side * side * c->train.micro_batch < 2)
         return dpt_refuse_both(load, "train.micro_batch", "data.image_size", err,
                                "train.micro_batch is 1, and of an image of %d x %d pixels "

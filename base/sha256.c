@@ -17,7 +17,7 @@ static const uint32_t k[ROUNDS] = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-static uint32_t rotate(uint32_t x, int n)
+static uint32_t rotate_right(uint32_t x, int n)
 {
     return x >> n | x << (32 - n);
 }
@@ -31,15 +31,16 @@ static void sha256_add_block(uint32_t h[8], const uint8_t *block)
                block[3];
     for (int t = 16; t < ROUNDS; t++) {
         const uint32_t a = w[t - 15], b = w[t - 2];
-        w[t] = (rotate(b, 17) ^ rotate(b, 19) ^ b >> 10) + w[t - 7] +
-               (rotate(a, 7) ^ rotate(a, 18) ^ a >> 3) + w[t - 16];
+        w[t] = (rotate_right(b, 17) ^ rotate_right(b, 19) ^ b >> 10) + w[t - 7] +
+               (rotate_right(a, 7) ^ rotate_right(a, 18) ^ a >> 3) + w[t - 16];
     }
     memcpy(s, h, sizeof s);
     for (int t = 0; t < ROUNDS; t++) {
         const uint32_t e = s[4], a = s[0];
-        const uint32_t t1 = s[7] + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) +
+        const uint32_t t1 = s[7] +
+                            (rotate_right(e, 6) ^ rotate_right(e, 11) ^ rotate_right(e, 25)) +
                             ((e & s[5]) ^ (~e & s[6])) + k[t] + w[t];
-        const uint32_t t2 = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) +
+        const uint32_t t2 = (rotate_right(a, 2) ^ rotate_right(a, 13) ^ rotate_right(a, 22)) +
                             ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
         memmove(s + 1, s, 7 * sizeof *s);
         s[4] += t1;

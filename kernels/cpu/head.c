@@ -179,7 +179,7 @@ static void grad_part(const struct job *j, int64_t n, const float *row, float ls
 }
 
 /* Whether the target is the first of the row's greatest logits. */
-static bool predicts(const struct job *j, int64_t r, int64_t target, float at_target)
+static bool predicts_target(const struct job *j, int64_t r, int64_t target, float at_target)
 {
     bool right = true;
     for (int64_t at = 0; at < j->a->v; at += BLOCK) {
@@ -210,7 +210,7 @@ static void row_item(void *ctx, int64_t r, int thread)
     const float lse = max + (float)dpt_natural_log((double)sum);
     a->loss[j->row + r] = lse - picked;
     if (a->right)
-        a->right[j->row + r] = predicts(j, r, target, picked) ? 1.0f : 0.0f;
+        a->right[j->row + r] = predicts_target(j, r, target, picked) ? 1.0f : 0.0f;
     if (!j->grad)
         return;
     for (int64_t at = 0; at < a->v; at += BLOCK) {
@@ -242,7 +242,7 @@ static void bias_item(void *ctx, int64_t item, int thread)
 }
 
 /* Whether the steps between the products are to run. */
-static bool goes_on(const struct job *j)
+static bool head_goes_on(const struct job *j)
 {
     return !j->s->base.preparing && j->s->base.error.status == DPT_OK;
 }
@@ -251,13 +251,13 @@ static void run_chunk(struct job *j)
 {
     for (int64_t at = 0; at < j->a->v; at += BLOCK)
         logits_block(j, at);
-    if (goes_on(j))
+    if (head_goes_on(j))
         dpt_pool_run(j->s->pool, j->rows, row_item, j);
     for (int64_t at = 0; j->grad && at < j->a->v; at += BLOCK)
         gradient_block(j, at);
-    if (j->dbias && goes_on(j))
+    if (j->dbias && head_goes_on(j))
         dpt_pool_run(j->s->pool, dpt_ceil_div(j->a->v, COLUMNS), bias_item, j);
-    if (j->a->dx && j->a->dtype != DPT_F32 && goes_on(j))
+    if (j->a->dx && j->a->dtype != DPT_F32 && head_goes_on(j))
         dpt_pool_run(j->s->pool, j->rows, dx_item, j);
 }
 
@@ -283,7 +283,7 @@ static bool head_lay_out(struct job *j, bool apart)
     j->logits = (float *)(void *)w.shared;
     j->dlogits = half ? w.shared + logits : w.shared;
     j->dx = half ? (float *)(void *)(w.shared + logits + dlogits) : NULL;
-    if (bias > 0 && goes_on(j)) {
+    if (bias > 0 && head_goes_on(j)) {
         float *wide = (float *)(void *)(w.shared + logits + dlogits + dx);
         j->s->kernels->of[a->dtype]->widen(a->v, a->bias, wide);
         j->bias = wide;

@@ -26,7 +26,7 @@ struct dpt_cpu_windows dpt_cpu_conv_windows(const struct dpt_cpu_stream *s,
                                     .wide = of->kernel};
 }
 
-static int64_t clamped(int64_t x, int64_t least, int64_t most)
+static int64_t clamped_coordinate(int64_t x, int64_t least, int64_t most)
 {
     return x < least ? least : dpt_min64(x, most);
 }
@@ -58,8 +58,8 @@ static char *gather_row(const struct dpt_cpu_windows *a, const int64_t at[3], in
 {
     const int64_t line = a->wide * a->c; /* elements of a row of pixels */
     const int64_t y0 = a->top + at[1] * a->step, x0 = a->left + at[2] * a->step;
-    const int64_t inside_from = clamped(-x0, 0, a->wide) * a->c;
-    const int64_t inside_to = clamped(a->w - x0, 0, a->wide) * a->c;
+    const int64_t inside_from = clamped_coordinate(-x0, 0, a->wide) * a->c;
+    const int64_t inside_to = clamped_coordinate(a->w - x0, 0, a->wide) * a->c;
     for (int64_t tap = col / line; tap * line < end; tap++) {
         const int64_t y = y0 + tap;
         const int64_t from = col - tap * line > 0 ? col - tap * line : 0;
@@ -68,8 +68,8 @@ static char *gather_row(const struct dpt_cpu_windows *a, const int64_t at[3], in
             to = append_zeros(until - from, in, to);
             continue;
         }
-        const int64_t first = clamped(inside_from, from, until);
-        const int64_t last = clamped(inside_to, first, until);
+        const int64_t first = clamped_coordinate(inside_from, from, until);
+        const int64_t last = clamped_coordinate(inside_to, first, until);
         to = append_zeros(first - from, in, to);
         to =
             append_pixels(a, ((at[0] * a->h + y) * a->w + x0) * a->c + first, last - first, in, to);

@@ -52,7 +52,7 @@ static struct conv conv_of(struct dpt_cuda_stream *s, const struct dpt_windows *
 }
 
 /* Whether our kernels are posted. False while the stream prepares and after an error. */
-static bool goes_on(const struct conv *c)
+static bool posts_conv(const struct conv *c)
 {
     return !c->s->base.preparing && c->s->base.error.status == DPT_OK;
 }
@@ -133,7 +133,7 @@ static void cudnn_forward(const struct conv *c, const struct dpt_conv_forward *a
     if (!plan)
         return;
     at.end = at.windows + scratch;
-    if (!conv_workspace(c, &at, &memory) || !goes_on(c))
+    if (!conv_workspace(c, &at, &memory) || !posts_conv(c))
         return;
     const void *weight = weight_in(c, a->weight, memory);
     dpt_cudnn_conv_run(c->s, plan, a->x, weight, a->y, memory + at.windows);
@@ -152,7 +152,7 @@ static void cudnn_input_gradient(const struct conv *c, const struct dpt_conv_bac
         return;
     at.sums = at.windows + align_up(scratch);
     at.end = at.sums + (size_t)n * dpt_dtype_bytes(c->dtype);
-    if (!conv_workspace(c, &at, &memory) || !goes_on(c))
+    if (!conv_workspace(c, &at, &memory) || !posts_conv(c))
         return;
     const void *weight = weight_in(c, a->weight, memory);
     void *const dx = a->add_dx ? memory + at.sums : a->dx;

@@ -19,7 +19,7 @@ struct dpt_cudnn_plan {
 /* ---- descriptors ---- */
 
 /* True for success. Otherwise keeps the error, with cuDNN's text, if it is the builder's first. */
-static bool succeeds(struct dpt_cudnn_builder *b, cudnnStatus_t code)
+static bool call_succeeds(struct dpt_cudnn_builder *b, cudnnStatus_t code)
 {
     char words[512] = "";
     if (code == CUDNN_STATUS_SUCCESS)
@@ -43,7 +43,7 @@ static cudnnBackendDescriptor_t create_descriptor(struct dpt_cudnn_builder *b,
 {
     cudnnBackendDescriptor_t made = NULL;
     if (b->error.status == DPT_OK)
-        (void)succeeds(b, CALL(BackendCreateDescriptor)(type, &made));
+        (void)call_succeeds(b, CALL(BackendCreateDescriptor)(type, &made));
     return made;
 }
 
@@ -52,7 +52,7 @@ static void set_attribute(struct dpt_cudnn_builder *b, cudnnBackendDescriptor_t 
                           int64_t n, const void *values)
 {
     if (b->error.status == DPT_OK)
-        (void)succeeds(b, CALL(BackendSetAttribute)(of, name, type, n, values));
+        (void)call_succeeds(b, CALL(BackendSetAttribute)(of, name, type, n, values));
 }
 
 static void set_descriptor(struct dpt_cudnn_builder *b, cudnnBackendDescriptor_t of,
@@ -68,14 +68,14 @@ static int64_t get_attribute(struct dpt_cudnn_builder *b, cudnnBackendDescriptor
 {
     int64_t n = 0;
     if (b->error.status == DPT_OK)
-        (void)succeeds(b, CALL(BackendGetAttribute)(of, name, type, most, &n, ret));
+        (void)call_succeeds(b, CALL(BackendGetAttribute)(of, name, type, most, &n, ret));
     return n;
 }
 
-static void finalize(struct dpt_cudnn_builder *b, cudnnBackendDescriptor_t d)
+static void finalize_descriptor(struct dpt_cudnn_builder *b, cudnnBackendDescriptor_t d)
 {
     if (b->error.status == DPT_OK)
-        (void)succeeds(b, CALL(BackendFinalize)(d));
+        (void)call_succeeds(b, CALL(BackendFinalize)(d));
 }
 
 static void destroy_descriptor(cudnnBackendDescriptor_t d)
@@ -110,7 +110,7 @@ static int add_tensor(struct dpt_cudnn_graph *g, cudnnDataType_t type, const int
     set_attribute(b, t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align);
     set_attribute(b, t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
     set_attribute(b, t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
-    finalize(b, t);
+    finalize_descriptor(b, t);
     g->tensors[g->n_tensors] = t;
     return g->n_tensors++;
 }
@@ -159,7 +159,7 @@ static void add_op(struct dpt_cudnn_graph *g, cudnnBackendDescriptor_t op,
                    cudnnBackendDescriptor_t kind)
 {
     DPT_ASSERT(g->n_ops < DPT_CUDNN_OPS_MAX);
-    finalize(&g->builder, op);
+    finalize_descriptor(&g->builder, op);
     destroy_descriptor(kind);
     g->ops[g->n_ops++] = op;
 }
@@ -169,7 +169,7 @@ void dpt_cudnn_matmul(struct dpt_cudnn_graph *g, int a, int b, int to)
     struct dpt_cudnn_builder *d = &g->builder;
     cudnnBackendDescriptor_t kind =
         create_kind(g, "a product", CUDNN_BACKEND_MATMUL_DESCRIPTOR, CUDNN_ATTR_MATMUL_COMP_TYPE);
-    finalize(d, kind);
+    finalize_descriptor(d, kind);
     cudnnBackendDescriptor_t op = create_descriptor(d, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
     set_tensor(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
     set_tensor(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
@@ -187,7 +187,7 @@ void dpt_cudnn_pointwise(struct dpt_cudnn_graph *g, const struct dpt_cudnn_point
     set_attribute(b, kind, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &p->computes);
     if (p->mode == CUDNN_POINTWISE_GEN_INDEX)
         set_attribute(b, kind, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &p->axis);
-    finalize(b, kind);
+    finalize_descriptor(b, kind);
     cudnnBackendDescriptor_t op =
         create_descriptor(b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set_descriptor(b, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, kind);
@@ -207,7 +207,7 @@ void dpt_cudnn_reduce(struct dpt_cudnn_graph *g, cudnnReduceTensorOp_t mode, int
         create_kind(g, "a sum", CUDNN_BACKEND_REDUCTION_DESCRIPTOR, CUDNN_ATTR_REDUCTION_COMP_TYPE);
     set_attribute(b, kind, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1,
                   &mode);
-    finalize(b, kind);
+    finalize_descriptor(b, kind);
     cudnnBackendDescriptor_t op =
         create_descriptor(b, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
     set_tensor(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, a);
@@ -264,7 +264,7 @@ void dpt_cudnn_convolution(struct dpt_cudnn_graph *g, const struct dpt_cudnn_con
     set_attribute(b, kind, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, strides);
     set_attribute(b, kind, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, paddings);
     set_attribute(b, kind, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, paddings);
-    finalize(b, kind);
+    finalize_descriptor(b, kind);
     cudnnBackendDescriptor_t op = create_descriptor(b, pass->type);
     set_attribute(b, op, pass->alpha, CUDNN_TYPE_FLOAT, 1, &one);
     set_attribute(b, op, pass->beta, CUDNN_TYPE_FLOAT, 1, &zero);
@@ -316,7 +316,7 @@ static cudnnBackendDescriptor_t plan_of(cudnnBackendDescriptor_t config,
                       &target->handle);
     if (target->device)
         set_descriptor(&b, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target->device);
-    finalize(&b, plan);
+    finalize_descriptor(&b, plan);
     (void)get_attribute(&b, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
                         ret_workspace);
     if (b.error.status == DPT_OK)
@@ -362,7 +362,7 @@ static enum dpt_status find_engine(struct dpt_cudnn_builder *b, cudnnBackendDesc
     set_attribute(b, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     if (target->device)
         set_descriptor(b, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target->device);
-    finalize(b, heuristic);
+    finalize_descriptor(b, heuristic);
     while (made < CONFIGS_MAX && b->error.status == DPT_OK)
         configs[made++] = create_descriptor(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     const int64_t n = get_attribute(b, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
@@ -394,7 +394,7 @@ enum dpt_status dpt_cudnn_plan_create(struct dpt_cudnn_graph *g, cudnnHandle_t h
                   g->ops);
     if (handle)
         set_attribute(b, whole, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-    finalize(b, whole);
+    finalize_descriptor(b, whole);
     const enum dpt_status status = find_engine(b, whole, &target, plan, err);
     destroy_descriptor(whole);
     if (status == DPT_OK)
@@ -429,9 +429,9 @@ enum dpt_status dpt_cudnn_plan_run(const struct dpt_cudnn_plan *plan, const int6
                   (const void *)pointers);
     set_attribute(&b, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
                   (const void *)&workspace);
-    finalize(&b, pack);
+    finalize_descriptor(&b, pack);
     if (b.error.status == DPT_OK)
-        (void)succeeds(&b, CALL(BackendExecute)(plan->handle, plan->plan, pack));
+        (void)call_succeeds(&b, CALL(BackendExecute)(plan->handle, plan->plan, pack));
     destroy_descriptor(pack);
     if (b.error.status != DPT_OK && err)
         *err = b.error;

@@ -68,7 +68,7 @@ static cudaDataType_t type_of(enum dpt_dtype dtype)
 
 /* The alignment of every row of an operand, if the operand itself is aligned. It depends on the
  * shape alone, so an operand's address never changes the algorithm. */
-static uint32_t alignment(enum dpt_dtype dtype, int64_t ld)
+static uint32_t row_alignment(enum dpt_dtype dtype, int64_t ld)
 {
     uint32_t bytes = ALIGNMENT_BYTES;
     while ((uint64_t)ld * dpt_dtype_bytes(dtype) % bytes != 0)
@@ -132,7 +132,7 @@ static bool describe_plan(struct dpt_cuda_stream *s, struct plan *p)
                                         : CUBLAS_COMPUTE_32F;
     /* The library chooses an algorithm also by the alignment of the bias and slope addresses. The
      * addresses given here have exactly the alignment that the real ones are promised to have. */
-    const uint32_t bias_bytes = alignment(k->out, k->n);
+    const uint32_t bias_bytes = row_alignment(k->out, k->n);
     const char *bias = s->gemm->workspace;
     bias += bias_bytes < ALIGNMENT_BYTES ? bias_bytes : 0;
     cublasStatus_t status = cublasLtMatmulDescCreate(&p->product, how, CUDA_R_32F);
@@ -170,8 +170,8 @@ static cublasStatus_t set_preferences(cublasLtMatmulPreference_t preference,
     const bool may_split = k->out == DPT_F32 && k->k % SPLIT_UNIT == 0;
     const uint32_t scheme =
         may_split ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE;
-    const uint32_t a = alignment(k->dtype, k->ldb), b = alignment(k->dtype, k->lda);
-    const uint32_t c = alignment(k->out, k->ldc);
+    const uint32_t a = row_alignment(k->dtype, k->ldb), b = row_alignment(k->dtype, k->lda);
+    const uint32_t c = row_alignment(k->out, k->ldc);
     const struct {
         cublasLtMatmulPreferenceAttributes_t name;
         const void *value;
@@ -246,7 +246,7 @@ static struct plan *plan_of(struct dpt_cuda_stream *s, const struct dpt_cuda_gem
 static bool is_aligned(struct dpt_cuda_stream *s, const char *what, const void *p,
                        enum dpt_dtype dtype, int64_t ld)
 {
-    const uint32_t bytes = alignment(dtype, ld);
+    const uint32_t bytes = row_alignment(dtype, ld);
     if ((uintptr_t)p % bytes == 0)
         return true;
     char text[128];

@@ -52,7 +52,7 @@ struct job {
 };
 
 /* Whether our kernels are posted. False while the stream prepares and after an error. */
-static bool goes_on(const struct job *j)
+static bool posts_head(const struct job *j)
 {
     return !j->s->base.preparing && j->s->base.error.status == DPT_OK;
 }
@@ -85,7 +85,7 @@ static void bias_gradient(const struct job *j)
 /* to (n) = or += the sum that was made in the workspace. */
 static void give_gathered(const struct job *j, int64_t n, const float *gathered, float *to)
 {
-    if (!goes_on(j))
+    if (!posts_head(j))
         return;
     if (j->a->accumulate)
         dpt_cuda_add(&j->s->base, n, to, gathered, to);
@@ -147,7 +147,7 @@ static void run_chunk(const struct job *j)
     if (a->bias)
         DPT_CUDA_LAUNCH(j->s, "head", repeat_row, DPT_F32, j->rows, j->ld, j->bias, j->logits);
     dpt_cuda_gemm(j->s, &logits);
-    if (goes_on(j)) {
+    if (posts_head(j)) {
         const struct dpt_cuda_device *device = dpt_cuda_device_of(j->s);
         const struct dpt_launch_softmax softmax = {.multiprocessors = device->multiprocessors,
                                                    .shared_bytes = device->shared_bytes,
@@ -177,7 +177,7 @@ static void pad_weights(struct job *j, char *to)
     const size_t row = (size_t)a->c * dpt_dtype_bytes(a->dtype), bytes = (size_t)a->v * row;
     const size_t clear_from = bytes / sizeof(float) * sizeof(float);
     const int64_t floats = (int64_t)(((size_t)j->ld * row - clear_from) / sizeof(float));
-    if (!goes_on(j))
+    if (!posts_head(j))
         return;
     DPT_CUDA_LAUNCH(j->s, "head", fill, floats, 0.0f, (float *)(void *)(to + clear_from));
     dpt_cuda_copy(&j->s->base, bytes, a->w, to);

@@ -9,7 +9,7 @@ enum { THREADS = 256 };
 /* Functions of an element x, or of elements x and y. */
 struct gelu_op {
     static constexpr bool TAKES_Y = false;
-    static __device__ inline float of(float x, float)
+    static __device__ inline float combined(float x, float)
     {
         return gelu_of(x);
     }
@@ -19,7 +19,7 @@ struct gelu_op {
  * (kernels/cpu/simd). */
 struct gelu_grad_op {
     static constexpr bool TAKES_Y = true;
-    static __device__ inline float of(float x, float y)
+    static __device__ inline float combined(float x, float y)
     {
         const float a = (float)GELU_A, b3 = (float)(3.0 * GELU_B), a2 = (float)(-LOG2_E * GELU_A),
                     b2 = (float)(-LOG2_E * GELU_B);
@@ -32,7 +32,7 @@ struct gelu_grad_op {
 
 struct add_op {
     static constexpr bool TAKES_Y = true;
-    static __device__ inline float of(float x, float y)
+    static __device__ inline float combined(float x, float y)
     {
         return x + y;
     }
@@ -49,7 +49,7 @@ static __global__ void map(int64_t n, const E *x, const E *y, E *to)
             get<N, WHOLE>(y, g * N, n, w);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            v[k] = OP::of(v[k], w[k]);
+            v[k] = OP::combined(v[k], w[k]);
         put<N, WHOLE>(to, g * N, n, v);
     }
 }

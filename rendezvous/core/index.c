@@ -17,7 +17,7 @@ static size_t home_of(const struct index *index, uint64_t key)
     return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & (index->size - 1);
 }
 
-static void place(struct index *index, struct index_entry entry)
+static void place_entry(struct index *index, struct index_entry entry)
 {
     size_t at = home_of(index, entry.key);
     while (index->entries[at].value != NULL)
@@ -26,7 +26,7 @@ static void place(struct index *index, struct index_entry entry)
 }
 
 /* Keeps at least half of the entries free. */
-static bool grow(struct index *index)
+static bool grow_index(struct index *index)
 {
     if (2 * (index->n + 1) <= index->size)
         return true;
@@ -36,7 +36,7 @@ static bool grow(struct index *index)
         return false;
     for (size_t i = 0; i < index->size; i++)
         if (index->entries[i].value != NULL)
-            place(&bigger, index->entries[i]);
+            place_entry(&bigger, index->entries[i]);
     free(index->entries);
     *index = bigger;
     return true;
@@ -44,9 +44,9 @@ static bool grow(struct index *index)
 
 bool dpt_rdzv_index_add(struct index *index, uint64_t key, void *value)
 {
-    if (!grow(index))
+    if (!grow_index(index))
         return false;
-    place(index, (struct index_entry){key, value});
+    place_entry(index, (struct index_entry){key, value});
     index->n++;
     return true;
 }

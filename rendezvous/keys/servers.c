@@ -33,7 +33,7 @@ static bool read_key(const char *at, size_t bytes, char after, struct dpt_key *r
            (bytes == HEX ? after == '\0' : at[HEX] == after);
 }
 
-static void classify(struct line *line)
+static void classify_line(struct line *line)
 {
     const char *text = line->text;
     const size_t bytes = line->bytes;
@@ -68,7 +68,7 @@ static bool next_line(const char **at, struct line *ret)
         return false;
     *ret = (struct line){.text = *at, .bytes = strcspn(*at, "\n")};
     *at += ret->bytes + ((*at)[ret->bytes] == '\n');
-    classify(ret);
+    classify_line(ret);
     return true;
 }
 
@@ -143,7 +143,7 @@ struct change {
 };
 
 /* True: the line stays; *ret_later: with `key` in place of the earlier one. */
-static bool stays(const struct line *line, const struct change *change, bool *ret_later)
+static bool line_stays(const struct line *line, const struct change *change, bool *ret_later)
 {
     const struct dpt_key *earlier = change->earlier;
     const bool is_earlier = earlier != NULL && dpt_key_equal(&line->key, earlier);
@@ -174,7 +174,7 @@ static char *copy_line(char *to, const struct line *line, const char *hex)
     return to + line->bytes + 1;
 }
 
-static size_t above(size_t n, size_t most)
+static size_t excess_over(size_t n, size_t most)
 {
     return n > most ? n - most : 0;
 }
@@ -198,22 +198,22 @@ static void print_new(const struct change *change, char ret[NEW_LINES_BYTES])
 
 /* Writes the changed text. `ret` has room for the text, a newline that its last line may lack, and
  * NEW_LINES_BYTES. */
-static void rewrite(const char *text, const struct change *change, char *ret)
+static void rewrite_servers(const char *text, const struct change *change, char *ret)
 {
     char hex[DPT_KEY_HEX_BYTES];
     struct line line;
     /* The oldest lines beyond the bounds go, as if the new ones were there already. */
     size_t drop[] = {
         [LINE_OTHER] = 0,
-        [LINE_KEY] = above(count_lines(text, LINE_KEY) + 1, DPT_SERVERS_ENDPOINTS_MAX),
-        [LINE_NEXT] = above(count_lines(text, LINE_NEXT) + 1, DPT_SERVERS_ENDPOINTS_MAX),
-        [LINE_RETIRED] = above(count_lines(text, LINE_RETIRED) + 1, DPT_SERVERS_RETIRED_MAX)};
+        [LINE_KEY] = excess_over(count_lines(text, LINE_KEY) + 1, DPT_SERVERS_ENDPOINTS_MAX),
+        [LINE_NEXT] = excess_over(count_lines(text, LINE_NEXT) + 1, DPT_SERVERS_ENDPOINTS_MAX),
+        [LINE_RETIRED] = excess_over(count_lines(text, LINE_RETIRED) + 1, DPT_SERVERS_RETIRED_MAX)};
     dpt_key_hex(change->key, hex);
     while (next_line(&text, &line)) {
         bool later = false;
         if (drop[line.kind] > 0)
             drop[line.kind]--;
-        else if (stays(&line, change, &later))
+        else if (line_stays(&line, change, &later))
             ret = copy_line(ret, &line, later ? hex : NULL);
     }
     print_new(change, ret);
@@ -231,7 +231,7 @@ static enum dpt_status change_locked(const struct dpt_key_folder *folder,
         if (changed == NULL) {
             status = dpt_fail_nomem(err, "file '%s'", servers_name);
         } else {
-            rewrite(text, change, changed);
+            rewrite_servers(text, change, changed);
             status = dpt_key_folder_replace(folder, servers_name, changed, err);
         }
         free(changed);

@@ -1,7 +1,7 @@
 /* Buckets of messages and bytes, by descriptor. */
 #include "rendezvous/server/meter.h"
 
-static int32_t refill(int32_t now, int64_t elapsed_ms, int64_t per_ms, int32_t most)
+static int32_t refilled_credit(int32_t now, int64_t elapsed_ms, int64_t per_ms, int32_t most)
 {
     const int64_t full_ms = most / per_ms + 1;
     if (elapsed_ms >= full_ms)
@@ -21,9 +21,10 @@ bool dpt_meter_take(struct dpt_meter *meter, int fd, uint64_t conn, size_t bytes
                                        .messages = DPT_METER_MESSAGES_MAX,
                                        .bytes = DPT_METER_BYTES_MAX};
     const int64_t elapsed_ms = now_ms - entry->filled_ms;
-    entry->messages =
-        refill(entry->messages, elapsed_ms, DPT_METER_MESSAGES_PER_MS, DPT_METER_MESSAGES_MAX);
-    entry->bytes = refill(entry->bytes, elapsed_ms, DPT_METER_BYTES_PER_MS, DPT_METER_BYTES_MAX);
+    entry->messages = refilled_credit(entry->messages, elapsed_ms, DPT_METER_MESSAGES_PER_MS,
+                                      DPT_METER_MESSAGES_MAX);
+    entry->bytes =
+        refilled_credit(entry->bytes, elapsed_ms, DPT_METER_BYTES_PER_MS, DPT_METER_BYTES_MAX);
     entry->filled_ms = now_ms;
     if (entry->messages < 1 || bytes > (size_t)entry->bytes)
         return false;

@@ -116,7 +116,7 @@ static void bind_proof(sqlite3_stmt *statement, int at, const uint8_t *proof, si
 }
 
 /* Carries the bound statement out and resets it. */
-static int carry_out(sqlite3_stmt *statement)
+static int run_statement(sqlite3_stmt *statement)
 {
     const int code = sqlite3_step(statement);
     (void)sqlite3_reset(statement);
@@ -139,7 +139,7 @@ static int insert_run(const struct rows *rows, sqlite3 *database,
     bind_text(rows->add_run, 5, record->fingerprint);
     bind_text(rows->add_run, 6, record->data_digest);
     bind_text(rows->add_run, 7, record->folder);
-    const int code = carry_out(rows->add_run);
+    const int code = run_statement(rows->add_run);
     free(spec);
     if (code == SQLITE_OK)
         *ret_id = sqlite3_last_insert_rowid(database);
@@ -158,7 +158,7 @@ static int insert_members(const struct rows *rows, const struct dpt_rdzv_record 
         bind_number(rows->add_member, 5, record->members[i].first_rank);
         bind_number(rows->add_member, 6, record->members[i].n_ranks);
         bind_text(rows->add_member, 7, record->members[i].rack);
-        code = carry_out(rows->add_member);
+        code = run_statement(rows->add_member);
     }
     return code;
 }
@@ -173,7 +173,7 @@ static int insert_health(const struct rows *rows, const struct dpt_health *healt
     bind_number(rows->add_health, 4, health->cores);
     bind_number(rows->add_health, 5, health->mflops);
     bind_number(rows->add_health, 6, health->round_trip_us);
-    return carry_out(rows->add_health);
+    return run_statement(rows->add_health);
 }
 
 static int insert_record(const struct rows *rows, const struct dpt_rdzv_record *record,
@@ -198,7 +198,7 @@ static int insert_record(const struct rows *rows, const struct dpt_rdzv_record *
     bind_proof(to, 16, record->secret, sizeof record->secret);
     bind_text(to, 17, record->digest);
     bind_proof(to, 18, record->key, sizeof record->key);
-    return carry_out(to);
+    return run_statement(to);
 }
 
 int rows_add(const struct rows *rows, sqlite3 *database, const struct dpt_rdzv_record *record,
@@ -216,7 +216,7 @@ int rows_add(const struct rows *rows, sqlite3 *database, const struct dpt_rdzv_r
         code = insert_health(rows, &record->health, seq);
     if (code == SQLITE_OK && record->kind == DPT_RDZV_RECORD_FORGET) {
         bind_number(rows->end_run, 1, *run_id);
-        code = carry_out(rows->end_run);
+        code = run_statement(rows->end_run);
     }
     return code;
 }

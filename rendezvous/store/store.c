@@ -147,14 +147,15 @@ static enum dpt_status restore_record(void *ctx, const struct dpt_rdzv_record *r
     return DPT_OK;
 }
 
-static enum dpt_status restore(void *ctx, struct dpt_rdzv *core, struct dpt_err *err)
+static enum dpt_status store_restore_core(void *ctx, struct dpt_rdzv *core, struct dpt_err *err)
 {
     struct dpt_store *store = ctx;
     return rows_read(store->database, store->path, restore_record,
                      &(struct restoring){.store = store, .core = core}, err);
 }
 
-static enum dpt_status add(void *ctx, const struct dpt_rdzv_record *record, struct dpt_err *err)
+static enum dpt_status store_add_record(void *ctx, const struct dpt_rdzv_record *record,
+                                        struct dpt_err *err)
 {
     struct dpt_store *store = ctx;
     if (store->n_pending == DPT_STORE_PENDING_MAX)
@@ -192,7 +193,7 @@ static int insert_pending(struct dpt_store *store)
     return code;
 }
 
-static enum dpt_status commit(void *ctx, struct dpt_err *err)
+static enum dpt_status store_commit_records(void *ctx, struct dpt_err *err)
 {
     struct dpt_store *store = ctx;
     if (store->n_pending == 0)
@@ -223,5 +224,8 @@ static enum dpt_status commit(void *ctx, struct dpt_err *err)
 
 struct dpt_journal dpt_store_journal(struct dpt_store *store)
 {
-    return (struct dpt_journal){.ctx = store, .restore = restore, .add = add, .commit = commit};
+    return (struct dpt_journal){.ctx = store,
+                                .restore = store_restore_core,
+                                .add = store_add_record,
+                                .commit = store_commit_records};
 }

@@ -11,6 +11,7 @@ PARAMETERS_MAX = 6       # `...` does not count
 MEMBERS_MAX = 30
 LINES_MAX = 500          # of a file
 EXCEPTIONS_MAX = 5
+STATICS_MAX = 3          # files with a static function of one name: a search for it must not find many others
 
 # Function: why it may have more parameters.
 PARAMETERS_ALLOWED = {"dpt_cuda_register_kernel": "it takes the place of __cudaRegisterFunction"}
@@ -111,10 +112,14 @@ def structs(code):
     return found
 
 
-def check_sizes(report, path, code):
-    """Functions and structs of one file; `code` is without comments and strings."""
+def check_sizes(report, path, code, statics):
+    """Functions and structs of one file; `code` is without comments and strings. Adds its static functions to
+    `statics`: {name: {path: line}}."""
     code = blank_directives(code)
+    lines = code.split("\n")
     for name, first, last, parameters in functions(code):
+        if lines[first - 1].startswith("static "):
+            statics.setdefault(name, {})[path] = first
         if last - first + 1 > FUNCTION_LINES_MAX:
             report(path, first, "function", f"{name} has {last - first + 1} lines, at most {FUNCTION_LINES_MAX}")
         if len(parameters) > PARAMETERS_MAX and name not in PARAMETERS_ALLOWED:
@@ -123,6 +128,14 @@ def check_sizes(report, path, code):
     for name, line, count in structs(code):
         if count > MEMBERS_MAX:
             report(path, line, "members", f"struct {name or '(no name)'} has {count} members, at most {MEMBERS_MAX}")
+
+
+def check_static_names(report, statics):
+    for name, files in statics.items():
+        if len(files) > STATICS_MAX:
+            path = max(files)
+            report(path, files[path], "name", f"static functions {name} are in {len(files)} files, at most "
+                                              f"{STATICS_MAX}: name the object, too")
 
 
 def objects(root, build):

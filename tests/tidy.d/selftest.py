@@ -111,6 +111,9 @@ SIZES = [
     ({"base/s.c": f"/* a */\nstruct s {{\n    int z;\n    struct {{\n{MEMBERS}int y;    }} part;\n}};\n"},
      "base/s.c:4", "members"),
     ({"tests/base/f.c": "/* a */\n" + function("f", SEVEN, 61)}, "", None),
+    ({f"base/{x}.c": "/* a */\nstatic " + function("f") for x in "pqrs"}, "base/s.c:2", "name"),
+    ({f"base/{x}.c": "/* a */\nstatic " + function("f") for x in "pqr"}, "", None),
+    ({f"base/{x}.c": "/* a */\n" + function("f") for x in "pqrs"}, "", None),
 ]
 
 # Sources in base, which are compiled; exceptions; the finding: its file and text.

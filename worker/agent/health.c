@@ -186,8 +186,8 @@ static void print_fault(const struct core *core, const char *what, char ret[DPT_
                    name, what);
 }
 
-static void judge(const struct check *check, struct dpt_health *health,
-                  char ret_fault[DPT_HEALTH_FAULT_BYTES])
+static void judge_cores(const struct check *check, struct dpt_health *health,
+                        char ret_fault[DPT_HEALTH_FAULT_BYTES])
 {
     ret_fault[0] = '\0';
     for (int i = 0; i < check->n_cores && ret_fault[0] == '\0'; i++) {
@@ -221,7 +221,7 @@ enum dpt_status dpt_health_check(struct dpt_health *ret, char ret_fault[DPT_HEAL
         status = test_all(check, err);
     if (status == DPT_OK) {
         struct dpt_health health = {.checked = true, .memory_bytes = dpt_memory_available("")};
-        judge(check, &health, ret_fault);
+        judge_cores(check, &health, ret_fault);
         health.check_us = (dpt_now_ns() - begin_ns) / 1000;
         *ret = health;
     }

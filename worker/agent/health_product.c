@@ -10,14 +10,14 @@ _Static_assert(INTEGER_MAX *INTEGER_MAX *DEPTH <= 1 << 24, "f32 has every partia
 
 /* An integer in [-INTEGER_MAX, INTEGER_MAX - 1], or a number in [-1, 1) that uses all bits of an
  * f32. */
-static float number_of(uint32_t word, bool is_integer)
+static float product_element(uint32_t word, bool is_integer)
 {
     const int32_t integer = (int32_t)(word % (2 * INTEGER_MAX)) - INTEGER_MAX;
     return is_integer ? (float)integer : (float)(int32_t)word * 0x1p-31f;
 }
 
 /* m (rows, columns). */
-static void draw(float *m, int64_t rows, int64_t columns, uint32_t which)
+static void draw_matrix(float *m, int64_t rows, int64_t columns, uint32_t which)
 {
     const struct dpt_rng_key key = {{which, 0}};
     for (int64_t i = 0; i < rows * columns; i += 4) {
@@ -26,15 +26,15 @@ static void draw(float *m, int64_t rows, int64_t columns, uint32_t which)
         for (int64_t k = 0; k < 4; k++) {
             const bool is_integer =
                 which == 1 ? (i + k) / columns < rows / 2 : (i + k) % columns < columns / 2;
-            m[i + k] = number_of(words[k], is_integer);
+            m[i + k] = product_element(words[k], is_integer);
         }
     }
 }
 
 void dpt_health_draw_operands(struct dpt_health_operands *ret)
 {
-    draw(ret->x, ROWS, DEPTH, 1);
-    draw(ret->w, DEPTH, COLUMNS, 2);
+    draw_matrix(ret->x, ROWS, DEPTH, 1);
+    draw_matrix(ret->w, DEPTH, COLUMNS, 2);
     for (int r = 0; r < ROWS / 2; r++)
         for (int c = 0; c < COLUMNS / 2; c++) {
             int32_t sum = 0;

@@ -145,7 +145,7 @@ static int fields_width(char fields[FIELD_COUNT][FIELD_BYTES])
     return width;
 }
 
-static void add_text(char *line, const char *text)
+static void add_progress_text(char *line, const char *text)
 {
     size_t used = strlen(line);
     (void)snprintf(line + used, DPT_TEXT_LINE_BYTES - used, "%s", text);
@@ -156,10 +156,10 @@ static void add_bar(char *line, const struct dpt_step_facts *facts, int width, b
     const double part = facts->steps > 0 ? (double)facts->step / (double)facts->steps : 0;
     const int inner = utf8 ? width : width - 2;
     const int full = (int)(part * inner);
-    add_text(line, utf8 ? "" : "[");
+    add_progress_text(line, utf8 ? "" : "[");
     for (int i = 0; i < inner; i++)
-        add_text(line, i < full ? (utf8 ? "█" : "#") : (utf8 ? "░" : "."));
-    add_text(line, utf8 ? "" : "]");
+        add_progress_text(line, i < full ? (utf8 ? "█" : "#") : (utf8 ? "░" : "."));
+    add_progress_text(line, utf8 ? "" : "]");
 }
 
 void dpt_progress_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
@@ -190,8 +190,8 @@ void dpt_progress_text_live(const struct dpt_live_facts *facts, int columns, boo
     for (int i = 0; i < FIELD_COUNT; i++) {
         if (fields[i][0] == '\0')
             continue;
-        add_text(ret, ret[0] != '\0' ? "  " : "");
-        add_text(ret, fields[i]);
+        add_progress_text(ret, ret[0] != '\0' ? "  " : "");
+        add_progress_text(ret, fields[i]);
     }
 }
 

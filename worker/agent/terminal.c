@@ -220,8 +220,8 @@ enum dpt_status dpt_terminal_create(const struct dpt_terminal_options *options,
     return DPT_OK;
 }
 
-static void enqueue(struct dpt_terminal *terminal, bool error, const char *text, size_t text_bytes,
-                    const char *end)
+static void enqueue_text(struct dpt_terminal *terminal, bool error, const char *text,
+                         size_t text_bytes, const char *end)
 {
     const size_t end_bytes = strlen(end), bytes = text_bytes + end_bytes;
     struct entry *entry = malloc(sizeof *entry + bytes);
@@ -243,12 +243,12 @@ static void enqueue(struct dpt_terminal *terminal, bool error, const char *text,
 
 void dpt_terminal_print(struct dpt_terminal *terminal, const char *line)
 {
-    enqueue(terminal, false, line, strlen(line), "\n");
+    enqueue_text(terminal, false, line, strlen(line), "\n");
 }
 
 void dpt_terminal_print_error(struct dpt_terminal *terminal, const char *text, size_t bytes)
 {
-    enqueue(terminal, true, text, bytes, "");
+    enqueue_text(terminal, true, text, bytes, "");
 }
 
 void dpt_terminal_show(struct dpt_terminal *terminal, const struct dpt_live_facts *facts)

@@ -65,7 +65,7 @@ static void keep_times(struct times *times, const double *us, int n)
 }
 
 /* The quantile `q` of the times; sorts them. */
-static double quantile(struct times *times, double q)
+static double quantile_of_times(struct times *times, double q)
 {
     if (times->n == 0)
         return 0;
@@ -95,7 +95,7 @@ static struct allreduce_block block_of(const struct bench *b, int size, bool fre
 }
 
 /* Chooses the peer's fastest algorithm for a size. */
-static bool choose(struct bench *b, int size)
+static bool choose_peer_algorithm(struct bench *b, int size)
 {
     double best = 0;
     const size_t bytes = b->shared->sizes[size];
@@ -106,7 +106,7 @@ static bool choose(struct bench *b, int size)
         if (!allreduce_gloo_block(&b->gloo, allreduce_gloo_algorithms[a], bytes, &block, us))
             return false;
         keep_times(&times, us, block.rounds);
-        const double median = quantile(&times, 0.5);
+        const double median = quantile_of_times(&times, 0.5);
         if (a == 0 || median < best) {
             best = median;
             b->rows[size].algorithm = a;
@@ -150,7 +150,7 @@ static bool run_size(struct bench *b, int size)
 static bool measure_allreduce(struct bench *b)
 {
     for (int i = 0; args.peer && i < args.sizes.n; i++)
-        if (!choose(b, i))
+        if (!choose_peer_algorithm(b, i))
             return false;
     for (int block = 0; block < args.blocks; block++)
         for (int i = 0; i < args.sizes.n; i++)
@@ -169,8 +169,10 @@ static json_t *report_row(struct bench *b, int size)
 {
     struct row *row = &b->rows[size];
     const size_t bytes = b->shared->sizes[size];
-    const double median = quantile(&row->own, 0.5), p99 = quantile(&row->own, 0.99);
-    const double fresh = quantile(&row->own_fresh, 0.5), by_main = quantile(&row->by_main, 0.5);
+    const double median = quantile_of_times(&row->own, 0.5),
+                 p99 = quantile_of_times(&row->own, 0.99);
+    const double fresh = quantile_of_times(&row->own_fresh, 0.5),
+                 by_main = quantile_of_times(&row->by_main, 0.5);
     const double least = least_bytes(bytes), bus = least / median * 1e-3;
     printf("%10zu %9.1f %9.1f %7.2f %9.1f %9.1f %10llu %10.0f", bytes, median, p99, bus, fresh,
            by_main, (unsigned long long)row->bytes_sent, least);
@@ -180,8 +182,9 @@ static json_t *report_row(struct bench *b, int size)
                   "fresh_median_us", fresh, "by_main_thread_median_us", by_main, "bytes_sent",
                   (json_int_t)row->bytes_sent, "bytes_formula", least);
     if (args.peer) {
-        const double gloo = quantile(&row->gloo, 0.5), gloo_p99 = quantile(&row->gloo, 0.99);
-        const double gloo_fresh = quantile(&row->gloo_fresh, 0.5);
+        const double gloo = quantile_of_times(&row->gloo, 0.5),
+                     gloo_p99 = quantile_of_times(&row->gloo, 0.99);
+        const double gloo_fresh = quantile_of_times(&row->gloo_fresh, 0.5);
         const char *algorithm = allreduce_gloo_algorithms[row->algorithm];
         printf("   %-16s %9.1f %9.1f %9.1f %6.1f %6.1f", algorithm, gloo, gloo_p99, gloo_fresh,
                gloo / median, gloo_fresh / fresh);
@@ -232,7 +235,7 @@ static bool run_teams(struct bench *b, const char *folder)
     return allreduce_team_end(&b->own) && good;
 }
 
-static enum dpt_status check_args(struct dpt_err *err)
+static enum dpt_status check_allreduce_args(struct dpt_err *err)
 {
     if (args.peer && strcmp(args.peer, "gloo") != 0)
         return dpt_fail(err, DPT_EINVAL, "--peer: expected gloo, got '%.40s'", args.peer);
@@ -252,7 +255,7 @@ static enum dpt_status run_allreduce(json_t **ret_report, struct dpt_err *err)
     static struct bench b;
     char folder[DPT_BENCH_DIR_BYTES];
     void *shared = NULL;
-    DPT_TRY(check_args(err));
+    DPT_TRY(check_allreduce_args(err));
     DPT_TRY(dpt_bench_share(sizeof *b.shared, &shared, err));
     DPT_TRY(dpt_bench_dir_create(NULL, "allreduce", folder, err));
     b.shared = shared;

@@ -116,7 +116,7 @@ static bool measure_canonical(const struct canonical_shared *shared, struct allr
 }
 
 /* Leaves the order of the values. */
-static double median(const double *values, int n)
+static double median_of_pairs(const double *values, int n)
 {
     double sorted[BC_STEPS_MAX];
     memcpy(sorted, values, (size_t)n * sizeof *sorted);
@@ -128,9 +128,10 @@ static json_t *report_kind(const struct series *s, int n)
     json_t *ms = json_array();
     for (int i = 0; i < n; i++)
         json_array_append_new(ms, json_real(s->ms[i]));
-    return json_pack("{s:f,s:f,s:o,s:I,s:I,s:i}", "median_ms", median(s->ms, n), "cpu_median_ms",
-                     median(s->cpu_ms, n), "ms", ms, "bytes_sent", (json_int_t)s->last.bytes_sent,
-                     "gradient_bytes", (json_int_t)s->last.gradient_bytes, "gradient_buffers",
+    return json_pack("{s:f,s:f,s:o,s:I,s:I,s:i}", "median_ms", median_of_pairs(s->ms, n),
+                     "cpu_median_ms", median_of_pairs(s->cpu_ms, n), "ms", ms, "bytes_sent",
+                     (json_int_t)s->last.bytes_sent, "gradient_bytes",
+                     (json_int_t)s->last.gradient_bytes, "gradient_buffers",
                      s->last.gradient_buffers);
 }
 
@@ -138,12 +139,13 @@ static json_t *report_kind(const struct series *s, int n)
  * ratios. */
 static json_t *report_world(int ranks, const struct row *row)
 {
-    const double canonical = median(row->kind[0].ms, row->n),
-                 fast = median(row->kind[1].ms, row->n);
+    const double canonical = median_of_pairs(row->kind[0].ms, row->n),
+                 fast = median_of_pairs(row->kind[1].ms, row->n);
     const double cost = 100 * (canonical / fast - 1),
-                 of_pairs = 100 * (median(row->ratio, row->n) - 1);
-    const double cpu =
-        100 * (median(row->kind[0].cpu_ms, row->n) / median(row->kind[1].cpu_ms, row->n) - 1);
+                 of_pairs = 100 * (median_of_pairs(row->ratio, row->n) - 1);
+    const double cpu = 100 * (median_of_pairs(row->kind[0].cpu_ms, row->n) /
+                                  median_of_pairs(row->kind[1].cpu_ms, row->n) -
+                              1);
     printf("%5d %6d %12.1f %10.1f %8.2f %8.2f %8.2f   %6.1f / %-6.1f   %5.2f / %-5.2f\n", ranks,
            row->n, canonical, fast, cost, of_pairs, cpu,
            (double)row->kind[0].last.bytes_sent / 1048576.0,
@@ -158,7 +160,7 @@ static json_t *report_world(int ranks, const struct row *row)
     return json;
 }
 
-static int body(void *ctx, int rank, int in, int out)
+static int canonical_rank_body(void *ctx, int rank, int in, int out)
 {
     return canonical_rank(ctx, rank, in, out);
 }
@@ -174,8 +176,8 @@ static enum dpt_status canonical_run_world(struct canonical_shared *shared, int 
     if (args.slots < ranks)
         return dpt_fail(err, DPT_EINVAL, "--slots: %d slots are fewer than %d ranks",
                         (int)args.slots, ranks);
-    const bool good =
-        allreduce_team_start(&team, ranks, body, shared) && measure_canonical(shared, &team, &row);
+    const bool good = allreduce_team_start(&team, ranks, canonical_rank_body, shared) &&
+                      measure_canonical(shared, &team, &row);
     if (!allreduce_team_end(&team) || !good)
         return dpt_fail(err, DPT_EPEER, "a process of the bench failed");
     json_array_append_new(rows, report_world(ranks, &row));

@@ -257,7 +257,7 @@ static double cpu_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-static void answer(struct rank *r, enum dpt_reduction reduction)
+static void answer_canonical(struct rank *r, enum dpt_reduction reduction)
 {
     struct canonical_answer *a = &r->shared->answer[r->rank];
     struct dpt_strategy_cost cost;
@@ -288,7 +288,7 @@ int canonical_rank(struct canonical_shared *shared, int rank, int in, int out)
     r = (struct rank){.shared = shared, .config = shared->config, .rank = rank};
     canonical_open_rank(&r);
     while ((n = read(in, &reduction, sizeof reduction)) == (ssize_t)sizeof reduction) {
-        answer(&r, reduction);
+        answer_canonical(&r, reduction);
         const char done = 1;
         if (write(out, &done, 1) != 1)
             return 1;

@@ -283,7 +283,7 @@ static enum dpt_status run_tables(struct collectives_shared *shared, json_t *tab
     return DPT_OK;
 }
 
-static enum dpt_status check_args(struct dpt_err *err)
+static enum dpt_status check_collectives_args(struct dpt_err *err)
 {
     if (args.end < args.begin)
         return dpt_fail(err, DPT_EINVAL, "--end: %lld bytes are less than --begin, %lld bytes",
@@ -307,7 +307,7 @@ static enum dpt_status run_collectives(json_t **ret_report, struct dpt_err *err)
         args.ranks.values[0] = args.draw ? DRAWN_RANKS : args.hosts > 2 ? args.hosts : 2;
         args.ranks.n = 1;
     }
-    DPT_TRY(check_args(err));
+    DPT_TRY(check_collectives_args(err));
     if (args.draw)
         return pattern_pictures_write(args.draw, (int)args.ranks.values[0], err);
     DPT_TRY(dpt_bench_share(sizeof(struct collectives_shared), &memory, err));

@@ -20,6 +20,7 @@
 #include "worker/bench/programs.h"
 
 #include "base/account.h"
+#include "base/number.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,14 +105,9 @@ static const struct dpt_option options[] = {
     {"--set", "KEY=VALUE", "with --plan: changes a key of the config; repeatable",
      .set = dpt_bench_add_set, .ctx = &args.plan.sets}};
 
-static double mib(int64_t bytes)
-{
-    return (double)bytes / 0x1p20;
-}
-
 static void print_estimate(int64_t parameters)
 {
-    const double one = mib(parameters * ESTIMATE_BYTES);
+    const double one = dpt_mib(parameters * ESTIMATE_BYTES);
     printf("estimate, one copy in fp32 of %lld parameters: parameters %.2f MiB + gradients %.2f "
            "MiB + optimizer %.2f MiB = %.2f MiB\n\n",
            (long long)parameters, one, one, 2 * one, 4 * one);
@@ -128,10 +124,10 @@ static void print_ranks(const char *name, const json_t *ranks, int64_t base)
                       formula = memory_record_bytes(rank, "formula", NULL);
         printf("%-18s %5lld %4zu %9.1f %9.1f %9.1f %+6.2f%% %9.1f %9.1f %7.1f %+10.1f %+6.1f%%\n",
                i == 0 ? name : "", (long long)memory_record_bytes(rank, "world_size", NULL), i,
-               mib(memory_record_bytes(rank, "bound", NULL)), mib(formula), mib(counted),
-               100.0 * (double)(counted - formula) / (double)formula,
-               mib(memory_record_bytes(rank, "reserved", "peak")), mib(peak), mib(base),
-               mib(peak - counted - base),
+               dpt_mib(memory_record_bytes(rank, "bound", NULL)), dpt_mib(formula),
+               dpt_mib(counted), 100.0 * (double)(counted - formula) / (double)formula,
+               dpt_mib(memory_record_bytes(rank, "reserved", "peak")), dpt_mib(peak), dpt_mib(base),
+               dpt_mib(peak - counted - base),
                100.0 * (double)(peak - formula - base) / (double)(formula + base));
     }
 }
@@ -166,7 +162,7 @@ static void print_tags(const json_t *runs)
             const int64_t peak = memory_record_bytes(tags, name, "peak"),
                           formula = memory_record_bytes(tags, name, "formula");
             if (peak > 0 || formula > 0)
-                printf("  %s %.1f (%.1f)", name, mib(peak), mib(formula));
+                printf("  %s %.1f (%.1f)", name, dpt_mib(peak), dpt_mib(formula));
         }
         printf("\n");
     }

@@ -65,7 +65,7 @@ static enum dpt_status add_row(json_t *rows, const struct row *row, struct dpt_e
     return DPT_OK;
 }
 
-static void print_head(void)
+static void print_plan_head(void)
 {
     printf("MiB of the host's memory for the rank that holds most, without the program itself\n"
            "%-18s %7s",
@@ -75,7 +75,7 @@ static void print_head(void)
     printf(" %10s %10s\n", "rank", "its node");
 }
 
-static void print_row(const struct row *row)
+static void print_plan_row(const struct row *row)
 {
     char world[32];
     (void)snprintf(world, sizeof world, "%dx%d", row->shape.machines, row->shape.each);
@@ -102,7 +102,7 @@ static enum dpt_status plan_world(const struct dpt_config *config, const struct 
                                   struct row *row, json_t *rows, struct dpt_err *err)
 {
     dpt_world_memory(config, model, row->shape, &row->memory);
-    print_row(row);
+    print_plan_row(row);
     if (row->memory.ranks < row->shape.machines * row->shape.each)
         print_limit(config, row);
     return add_row(rows, row, err);
@@ -152,7 +152,7 @@ enum dpt_status memory_plan_add(const struct memory_plan *plan, const char *name
         if (status != DPT_OK)
             return status;
         if (json_array_size(rows) == 0)
-            print_head();
+            print_plan_head();
         struct row row = {.strategy = name, .shape = {plan->shapes[i][0], plan->shapes[i][1]}};
         status = plan_world(&config, model, &row, rows, err);
         dpt_model_destroy(&model);

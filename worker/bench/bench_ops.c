@@ -325,8 +325,8 @@ static void list_entries(const struct bench *s, struct entry ret[ENTRIES])
         ret[i] = all[i];
 }
 
-static enum dpt_status allocate(struct dpt_device *dev, int64_t floats, float **ret,
-                                struct dpt_err *err)
+static enum dpt_status allocate_floats(struct dpt_device *dev, int64_t floats, float **ret,
+                                       struct dpt_err *err)
 {
     void *p = NULL;
     DPT_TRY(dpt_device_alloc(dev, (size_t)floats * sizeof(float), &p, err));
@@ -340,14 +340,14 @@ static enum dpt_status bench_init(struct bench *s, struct dpt_device *dev, struc
     const struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
     const int64_t wide = (int64_t)V * C, rows = 1024 * 4 * C;
     float *tokens = NULL;
-    DPT_TRY(allocate(dev, wide, &s->w, err));
-    DPT_TRY(allocate(dev, wide, &s->dw, err));
-    DPT_TRY(allocate(dev, 3 * wide, &s->moments, err));
-    DPT_TRY(allocate(dev, rows, &s->x, err));
-    DPT_TRY(allocate(dev, rows, &s->y, err));
-    DPT_TRY(allocate(dev, rows, &s->dy, err));
-    DPT_TRY(allocate(dev, 1024 + 8 * C, &s->small, err));
-    DPT_TRY(allocate(dev, 1024, &tokens, err));
+    DPT_TRY(allocate_floats(dev, wide, &s->w, err));
+    DPT_TRY(allocate_floats(dev, wide, &s->dw, err));
+    DPT_TRY(allocate_floats(dev, 3 * wide, &s->moments, err));
+    DPT_TRY(allocate_floats(dev, rows, &s->x, err));
+    DPT_TRY(allocate_floats(dev, rows, &s->y, err));
+    DPT_TRY(allocate_floats(dev, rows, &s->dy, err));
+    DPT_TRY(allocate_floats(dev, 1024 + 8 * C, &s->small, err));
+    DPT_TRY(allocate_floats(dev, 1024, &tokens, err));
     s->tokens = (int32_t *)(void *)tokens;
     for (int i = 0; i < 1024; i++)
         s->tokens[i] = (int32_t)((i * 7919) % V);

@@ -264,7 +264,7 @@ static enum dpt_status run_all(struct bench *all, struct dpt_err *err)
     return status;
 }
 
-static enum dpt_status check_args(struct bench *all, struct dpt_err *err)
+static enum dpt_status check_recover_args(struct bench *all, struct dpt_err *err)
 {
     if (args.n_embd % 4 != 0)
         return dpt_fail(err, DPT_EINVAL, "--n-embd: expected a multiple of 4, got %d",
@@ -282,7 +282,7 @@ static enum dpt_status run_recover(json_t **ret_report, struct dpt_err *err)
                                    .rebuild_mib = args.rebuild_mib.value,
                                    .one_host = args.one_host,
                                    .seed = (uint64_t)args.seed}};
-    DPT_TRY(check_args(&all, err));
+    DPT_TRY(check_recover_args(&all, err));
     DPT_TRY(bench_programs_begin(err));
     all.trials = calloc((size_t)args.trials, sizeof *all.trials);
     DPT_ASSERT(all.trials);

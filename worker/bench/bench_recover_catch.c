@@ -80,7 +80,7 @@ static bool is_second_word(pid_t thread, size_t bytes)
 
 /* True: the thread has stopped at the second message, and stays stopped. False: the thread runs, or
  * continues to its next system call. */
-static bool turn(pid_t thread, size_t bytes)
+static bool stopped_at_second(pid_t thread, size_t bytes)
 {
     int status = 0;
     if (waitpid(thread, &status, __WALL | WNOHANG) != thread || !WIFSTOPPED(status))
@@ -101,7 +101,7 @@ bool recover_catch(pid_t pid, size_t bytes)
     const int64_t until_ms = dpt_now_ms() + CATCH_MS;
     while (dpt_now_ms() < until_ms)
         for (int i = 0; i < caught.n; i++)
-            if (turn(caught.threads[i], bytes))
+            if (stopped_at_second(caught.threads[i], bytes))
                 return true;
     return false;
 }

@@ -89,7 +89,7 @@ static int trials_of(const struct view *v)
     return count;
 }
 
-static void print_row(const struct view *v)
+static void print_recover_row(const struct view *v)
 {
     double of[COLUMNS][QUANTILES];
     for (int c = 0; c < COLUMNS; c++)
@@ -181,7 +181,7 @@ static void print_outcome(const struct recover_trial *trials, const struct recov
     for (int row = 0; row < ROWS; row++) {
         const struct view v = {trials, totals->trials, i, row};
         if (trials_of(&v) > 0)
-            print_row(&v);
+            print_recover_row(&v);
     }
     printf(
         "%llu generations, %lld steps of %.1f ms: %lld lost, %lld logged twice, %lld never; %lld "

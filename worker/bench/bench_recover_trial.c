@@ -39,7 +39,7 @@ static double draw_real(struct recover_bench *b, double least, double most)
 }
 
 /* Reaps ended processes and reads new log lines, once. */
-static enum dpt_status look(struct recover_bench *b, struct dpt_err *err)
+static enum dpt_status poll_cluster(struct recover_bench *b, struct dpt_err *err)
 {
     DPT_TRY(bench_programs_go_on(err));
     DPT_TRY(recover_cluster_reap(&b->cluster, err));
@@ -58,7 +58,7 @@ static enum dpt_status wait_for(struct recover_bench *b, const char *what, bool 
 {
     int64_t deadline = dpt_now_ms() + deadline_ms(b);
     for (;;) {
-        DPT_TRY(look(b, err));
+        DPT_TRY(poll_cluster(b, err));
         if (there(b))
             return DPT_OK;
         if (dpt_now_ms() >= deadline)
@@ -76,16 +76,16 @@ enum dpt_status recover_wait(struct recover_bench *b, const char *what,
 }
 
 /* Polls without a pause for the drawn delay before a fault. */
-static enum dpt_status pass(struct recover_bench *b, double ms, struct dpt_err *err)
+static enum dpt_status poll_for(struct recover_bench *b, double ms, struct dpt_err *err)
 {
     int64_t until = dpt_now_ns() + (int64_t)(ms * 1e6);
     do {
-        DPT_TRY(look(b, err));
+        DPT_TRY(poll_cluster(b, err));
     } while (dpt_now_ns() < until);
     return DPT_OK;
 }
 
-static bool forms(struct recover_bench *b)
+static bool forms_after_fault(struct recover_bench *b)
 {
     return b->watch.newest_forming > b->from;
 }
@@ -121,7 +121,7 @@ static bool recover_has_fault(const struct recover_bench *b, enum recover_fault 
  * so a generation that was planned after the last fault and has completed a step is one without it.
  * (1 ms of tolerance: the log cuts its times to milliseconds.) After a single drain or join the
  * generation must also have the wanted world. */
-static bool resumed(struct recover_bench *b)
+static bool has_resumed(struct recover_bench *b)
 {
     const bool agreed =
         b->n_hits == 1 && (recover_has_fault(b, REC_DRAIN) || recover_has_fault(b, REC_JOIN));
@@ -292,7 +292,7 @@ static void plan_trial(struct recover_bench *b)
 static enum dpt_status aim_apply(struct recover_bench *b, struct dpt_err *err)
 {
     const double step_ms = b->trial->step_ms;
-    return pass(b, draw_real(b, 0.85 * step_ms, 1.02 * step_ms), err);
+    return poll_for(b, draw_real(b, 0.85 * step_ms, 1.02 * step_ms), err);
 }
 
 /* Stops the victim when one rank has the victim's contribution to a commit and the other ranks do
@@ -304,7 +304,7 @@ static enum dpt_status aim_commit(struct recover_bench *b, struct dpt_err *err)
     const pid_t rank = recover_node_rank(victim->node, victim->local);
     if (rank <= 0 || b->cluster.run.one_host || !recover_catch(rank, b->commit_bytes))
         return aim_apply(b, err);
-    return pass(b, b->trial->step_ms + CAUGHT_MS, err);
+    return poll_for(b, b->trial->step_ms + CAUGHT_MS, err);
 }
 
 /* Waits for the moment of the first fault: any moment within a step, or about the end of a step.
@@ -313,7 +313,7 @@ static enum dpt_status aim_first(struct recover_bench *b, struct dpt_err *err)
 {
     const struct recover_trial *t = b->trial;
     if (t->aim == REC_AIM_STEP)
-        return pass(b, draw_real(b, 0, t->step_ms), err);
+        return poll_for(b, draw_real(b, 0, t->step_ms), err);
     b->step_seen = b->watch.step;
     DPT_TRY(wait_for(b, "a step", true, has_stepped, err));
     return t->aim == REC_AIM_COMMIT ? aim_commit(b, err) : aim_apply(b, err);
@@ -324,11 +324,11 @@ static enum dpt_status aim_first(struct recover_bench *b, struct dpt_err *err)
 static enum dpt_status aim_second(struct recover_bench *b, struct dpt_err *err)
 {
     if (b->trial->aim_second == REC_AIM_PREPARE) {
-        DPT_TRY(wait_for(b, "the next generation begins to form", true, forms, err));
-        return pass(b, draw_real(b, 0, SECOND_MS), err);
+        DPT_TRY(wait_for(b, "the next generation begins to form", true, forms_after_fault, err));
+        return poll_for(b, draw_real(b, 0, SECOND_MS), err);
     }
     DPT_TRY(wait_for(b, "the next generation has a plan", true, is_planned, err));
-    return pass(b, draw_real(b, 0, recover_watch_median_healing_ms(&b->watch) + 2), err);
+    return poll_for(b, draw_real(b, 0, recover_watch_median_healing_ms(&b->watch) + 2), err);
 }
 
 /* ---- results of a trial ---- */
@@ -465,7 +465,7 @@ enum dpt_status recover_trial_run(struct recover_bench *b, struct dpt_err *err)
         b->n_hits = 2;
         DPT_TRY(inject_fault(b, &b->hits[1], err));
     }
-    DPT_TRY(recover_wait(b, "a step of the next generation, without what died", resumed, err));
+    DPT_TRY(recover_wait(b, "a step of the next generation, without what died", has_resumed, err));
     take_figures(b);
     DPT_TRY(recover_wait(b, "all ranks that are left train", recover_steady, err));
     t->survivors_kept = survivors_kept(b);

@@ -85,7 +85,7 @@ static void take_metrics(struct recover_watch *w, const json_t *line)
     w->step = step;
 }
 
-static void take_event(struct recover_watch *w, const json_t *line)
+static void take_recover_event(struct recover_watch *w, const json_t *line)
 {
     struct recover_generation *g =
         recover_generation_at(w, (uint64_t)integer_of(line, "generation"));
@@ -212,7 +212,7 @@ enum dpt_status recover_watch_poll(struct recover_watch *w, struct dpt_err *err)
     for (const char *line; (line = next_line(&w->server));)
         take_server(w, line);
     DPT_TRY(poll_records(w, &w->metrics, take_metrics, err));
-    return poll_records(w, &w->events, take_event, err);
+    return poll_records(w, &w->events, take_recover_event, err);
 }
 
 enum dpt_status recover_watch_init(struct recover_watch *w, const char *dir, const char *below,

@@ -71,7 +71,7 @@ static void bound_note(const struct scaling_bench *b, const struct scaling_world
                    w->ranks, threads, n, what, what, 100 * w->bound);
 }
 
-static void print_head(const struct scaling_bench *b)
+static void print_scaling_head(const struct scaling_bench *b)
 {
     const struct scaling_args *a = &b->args;
     printf("%s scaling: %.2f M parameters, %s, %d samples of %d tokens %s in micro-batches of "
@@ -100,7 +100,7 @@ static void print_world(const struct scaling_bench *b, const struct scaling_worl
 void scaling_print(const struct scaling_bench *b)
 {
     char note[NOTE_BYTES];
-    print_head(b);
+    print_scaling_head(b);
     for (int i = 0; i < b->n; i++)
         print_world(b, &b->worlds[i]);
     printf("\n");
@@ -188,7 +188,8 @@ static void write_charts(const struct scaling_bench *b, FILE *out)
     chart_write(out, &speed);
 }
 
-static void write_row(const struct scaling_bench *b, const struct scaling_world *w, FILE *out)
+static void write_scaling_row(const struct scaling_bench *b, const struct scaling_world *w,
+                              FILE *out)
 {
     (void)fputs("<tr><td>", out);
     chart_text(out, w->label);
@@ -203,7 +204,7 @@ static void write_row(const struct scaling_bench *b, const struct scaling_world 
                   cause_word(b, w));
 }
 
-static void write_table(const struct scaling_bench *b, FILE *out)
+static void write_scaling_table(const struct scaling_bench *b, FILE *out)
 {
     (void)fputs("<h2>Figures</h2>\n<div class=\"scroll\"><table>\n<tr><th>strategy</th>"
                 "<th>ranks</th><th>step ms</th><th>runs</th><th>tokens/s</th><th>speed-up</th>"
@@ -211,7 +212,7 @@ static void write_table(const struct scaling_bench *b, FILE *out)
                 "<th>late ms</th><th>sent MiB</th><th>bottleneck</th></tr>\n",
                 out);
     for (int i = 0; i < b->n; i++)
-        write_row(b, &b->worlds[i], out);
+        write_scaling_row(b, &b->worlds[i], out);
     (void)fputs("</table></div>\n", out);
 }
 
@@ -242,7 +243,7 @@ enum dpt_status scaling_page(const struct scaling_bench *b, const char *path, st
         (int)a->rounds, (int)a->steps, b->load_before, b->load_after);
     write_notes(b, out);
     write_charts(b, out);
-    write_table(b, out);
+    write_scaling_table(b, out);
     chart_page_end(out);
     const bool failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed)

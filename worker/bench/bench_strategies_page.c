@@ -43,7 +43,7 @@ static void write_charts(const struct strategies_bench *b, FILE *out)
     chart_write(out, &held);
 }
 
-static void write_row(const struct strategies_strategy *s, FILE *out)
+static void write_strategy_row(const struct strategies_strategy *s, FILE *out)
 {
     (void)fputs("<tr><td>", out);
     chart_text(out, s->label);
@@ -59,7 +59,7 @@ static void write_row(const struct strategies_strategy *s, FILE *out)
         (double)s->peak_bytes / mib, s->runs[0].hash);
 }
 
-static void write_table(const struct strategies_bench *b, FILE *out)
+static void write_strategies_table(const struct strategies_bench *b, FILE *out)
 {
     (void)fputs("<h2>Figures</h2>\n<div class=\"scroll\"><table>\n<tr><th>strategy</th>"
                 "<th>order</th><th>nodes</th><th>step ms</th><th>tokens/s</th><th>waits</th>"
@@ -67,7 +67,7 @@ static void write_table(const struct strategies_bench *b, FILE *out)
                 "<th>weights_hash</th></tr>\n",
                 out);
     for (int i = 0; i < b->n; i++)
-        write_row(&b->strategies[i], out);
+        write_strategy_row(&b->strategies[i], out);
     (void)fputs("</table></div>\n", out);
 }
 
@@ -100,7 +100,7 @@ enum dpt_status strategies_page(const struct strategies_bench *b, const char *pa
         b->load_after);
     write_verdict(b, out);
     write_charts(b, out);
-    write_table(b, out);
+    write_strategies_table(b, out);
     chart_page_end(out);
     const bool failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed)

@@ -11,7 +11,7 @@
 static const char *const orders[] = {
     [DPT_ACCUMULATE_LOCAL] = "local", [DPT_ACCUMULATE_REDUCE] = "reduce"};
 
-static void conclude(const struct strategies_bench *b, struct strategies_strategy *s)
+static void conclude_strategy(const struct strategies_bench *b, struct strategies_strategy *s)
 {
     static double all[ST_ROUNDS_MAX * ST_STEPS_MAX];
     double shares[ST_ROUNDS_MAX], sent[ST_ROUNDS_MAX];
@@ -46,7 +46,7 @@ static void conclude(const struct strategies_bench *b, struct strategies_strateg
 void strategies_conclude(struct strategies_bench *b)
 {
     for (int i = 0; i < b->n; i++)
-        conclude(b, &b->strategies[i]);
+        conclude_strategy(b, &b->strategies[i]);
 }
 
 bool strategies_one_hash(const struct strategies_bench *b, enum dpt_accumulate order)

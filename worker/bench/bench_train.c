@@ -127,7 +127,7 @@ static int64_t warmup_steps(void)
     return part < WARMUP_LEAST ? WARMUP_LEAST : part > WARMUP_MOST ? WARMUP_MOST : part;
 }
 
-static enum dpt_status check_args(struct dpt_err *err)
+static enum dpt_status check_train_args(struct dpt_err *err)
 {
     if (strcmp(args.op_times, "off") != 0 && strcmp(args.op_times, "on") != 0)
         return dpt_fail(err, DPT_EINVAL, "--op-times: expected on or off, got '%.40s'",
@@ -291,7 +291,7 @@ static void extrapolate_runs(const json_t *runs, json_t *ret)
 
 static enum dpt_status run_train(json_t **ret_report, struct dpt_err *err)
 {
-    DPT_TRY(check_args(err));
+    DPT_TRY(check_train_args(err));
     if (extrapolation.tokens_per_s > 0) {
         *ret_report = json_pack("{s:s}", "bench", "train-extrapolated");
         train_report_extrapolate(extrapolation.tokens_per_s, extrapolation.parameters, *ret_report);

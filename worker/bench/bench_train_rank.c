@@ -103,22 +103,22 @@ static enum dpt_status read_report(struct bench_rank *r, struct dpt_err *err)
     return DPT_OK;
 }
 
-static int64_t applied(const struct bench_rank *r)
+static int64_t applied_step(const struct bench_rank *r)
 {
     return r->said ? r->said->state->step_applied : -1;
 }
 
 /* Waits for the phase and for `step` applied steps. A rank that has finished does no more steps. */
-static enum dpt_status await(struct bench_rank *r, Dpt__RankPhase phase, int64_t step,
-                             struct dpt_err *err)
+static enum dpt_status await_rank_phase(struct bench_rank *r, Dpt__RankPhase phase, int64_t step,
+                                        struct dpt_err *err)
 {
-    int64_t seen = applied(r), deadline = dpt_now_ms() + QUIET_MS_MAX;
+    int64_t seen = applied_step(r), deadline = dpt_now_ms() + QUIET_MS_MAX;
     for (;;) {
         const Dpt__RankPhase now = r->said ? r->said->state->phase : DPT__RANK_PHASE__RANK_STARTING;
-        if ((now == phase && applied(r) >= step) || now == DPT__RANK_PHASE__RANK_FINISHED)
+        if ((now == phase && applied_step(r) >= step) || now == DPT__RANK_PHASE__RANK_FINISHED)
             return DPT_OK;
-        if (applied(r) > seen) {
-            seen = applied(r);
+        if (applied_step(r) > seen) {
+            seen = applied_step(r);
             deadline = dpt_now_ms() + QUIET_MS_MAX;
         }
         if (dpt_now_ms() >= deadline)
@@ -131,11 +131,11 @@ static enum dpt_status await(struct bench_rank *r, Dpt__RankPhase phase, int64_t
 
 static enum dpt_status form_generation(struct bench_rank *r, struct dpt_err *err)
 {
-    DPT_TRY(await(r, DPT__RANK_PHASE__RANK_STANDBY, -1, err));
+    DPT_TRY(await_rank_phase(r, DPT__RANK_PHASE__RANK_STANDBY, -1, err));
     DPT_TRY(send_command(r, DPT__RANK_COMMAND__COMMAND_PREPARE, NULL, err));
-    DPT_TRY(await(r, DPT__RANK_PHASE__RANK_QUIESCED, -1, err));
+    DPT_TRY(await_rank_phase(r, DPT__RANK_PHASE__RANK_QUIESCED, -1, err));
     DPT_TRY(send_plan(r, err));
-    DPT_TRY(await(r, DPT__RANK_PHASE__RANK_READY, -1, err));
+    DPT_TRY(await_rank_phase(r, DPT__RANK_PHASE__RANK_READY, -1, err));
     return send_command(r, DPT__RANK_COMMAND__COMMAND_GO, NULL, err);
 }
 
@@ -171,14 +171,14 @@ enum dpt_status bench_rank_start(const struct dpt_config *config, struct bench_r
 enum dpt_status bench_rank_await_step(struct bench_rank *r, int64_t step, int64_t *ret_step,
                                       struct dpt_err *err)
 {
-    DPT_TRY(await(r, DPT__RANK_PHASE__RANK_RUNNING, step, err));
-    *ret_step = applied(r);
+    DPT_TRY(await_rank_phase(r, DPT__RANK_PHASE__RANK_RUNNING, step, err));
+    *ret_step = applied_step(r);
     return DPT_OK;
 }
 
 enum dpt_status bench_rank_finish(struct bench_rank *r, struct dpt_err *err)
 {
-    DPT_TRY(await(r, DPT__RANK_PHASE__RANK_FINISHED, 0, err));
+    DPT_TRY(await_rank_phase(r, DPT__RANK_PHASE__RANK_FINISHED, 0, err));
     return send_command(r, DPT__RANK_COMMAND__COMMAND_EXIT, NULL, err);
 }
 

@@ -6,40 +6,40 @@
 #include <stdio.h>
 #include <string.h>
 
-static double number_of(const json_t *run, const char *key)
+static double run_number(const json_t *run, const char *key)
 {
     return json_number_value(json_object_get(run, key));
 }
 
-static const char *text_of(const json_t *run, const char *key)
+static const char *run_text(const json_t *run, const char *key)
 {
     const char *text = json_string_value(json_object_get(run, key));
     return text ? text : "";
 }
 
-static bool has(const json_t *run, const char *key)
+static bool run_has(const json_t *run, const char *key)
 {
     return json_object_get(run, key) != NULL;
 }
 
-static double mb(double bytes)
+static double run_mib(const json_t *run, const char *key)
 {
-    return bytes / 0x1p20;
+    return run_number(run, key) / 0x1p20;
 }
 
 void train_report_add_rate(json_t *run, double gemm_gflops)
 {
     json_object_set_new(run, "gemm_gflops", json_real(gemm_gflops));
-    json_object_set_new(run, "share", json_real(number_of(run, "gflops") / gemm_gflops));
-    json_object_set_new(run, "mfu", json_real(number_of(run, "model_flops") * 1e-9 / gemm_gflops));
+    json_object_set_new(run, "share", json_real(run_number(run, "gflops") / gemm_gflops));
+    json_object_set_new(run, "mfu", json_real(run_number(run, "model_flops") * 1e-9 / gemm_gflops));
 }
 
 void train_report_add_price(json_t *run, double price)
 {
-    const double dollars = price * number_of(run, "elapsed_s") / 3600;
+    const double dollars = price * run_number(run, "elapsed_s") / 3600;
     json_object_set_new(run, "dollars", json_real(dollars));
     json_object_set_new(run, "dollars_per_1m_tokens",
-                        json_real(dollars * 1e6 / number_of(run, "total_tokens")));
+                        json_real(dollars * 1e6 / run_number(run, "total_tokens")));
 }
 
 void train_report_add_total(json_t *report)
@@ -50,8 +50,8 @@ void train_report_add_total(json_t *report)
     bool priced = false;
     json_array_foreach(json_object_get(report, "runs"), i, run)
     {
-        priced = priced || has(run, "dollars");
-        dollars += number_of(run, "dollars");
+        priced = priced || run_has(run, "dollars");
+        dollars += run_number(run, "dollars");
     }
     if (priced)
         json_object_set_new(report, "dollars", json_real(dollars));
@@ -66,51 +66,51 @@ static void print_op_times(const json_t *record)
     json_t *device = json_object_get(record, "device");
     const bool on_device = json_is_object(device);
     json_t *stream = on_device ? device : json_object_get(record, "host"), *class;
-    const double steps = number_of(record, "steps");
-    const double idle = number_of(stream, "idle_ms");
-    const double all = number_of(stream, "busy_ms") + idle;
+    const double steps = run_number(record, "steps");
+    const double idle = run_number(stream, "idle_ms");
+    const double all = run_number(stream, "busy_ms") + idle;
     const char *name;
     printf("kernels of the %s, a step:\n", on_device ? "device" : "host");
     json_object_foreach(json_object_get(stream, "classes"), name, class)
     {
-        const double ms = number_of(class, "ms");
+        const double ms = run_number(class, "ms");
         printf("  %-10s %10.2f ms  %5.1f %%  %6.0f calls\n", name, ms / steps, 100 * ms / all,
-               number_of(class, "calls") / steps);
+               run_number(class, "calls") / steps);
     }
     printf("  %-10s %10.2f ms  %5.1f %%\n", "idle", idle / steps, 100 * idle / all);
 }
 
 static void print_rates(const json_t *run)
 {
-    const double rate = number_of(run, "gemm_gflops");
+    const double rate = run_number(run, "gemm_gflops");
     printf("%s in %s, B=%.0f T=%.0f, %.0f slots a step, %.0f threads: %.0f ms a step (median of "
            "%.0f), %.1f tokens/s\n",
-           text_of(run, "preset"), text_of(run, "precision"), number_of(run, "batch"),
-           number_of(run, "seq"), number_of(run, "slots"), number_of(run, "threads"),
-           number_of(run, "step_ms"), number_of(run, "steps_timed"),
-           number_of(run, "tokens_per_s"));
-    if (has(run, "gemm_gflops"))
+           run_text(run, "preset"), run_text(run, "precision"), run_number(run, "batch"),
+           run_number(run, "seq"), run_number(run, "slots"), run_number(run, "threads"),
+           run_number(run, "step_ms"), run_number(run, "steps_timed"),
+           run_number(run, "tokens_per_s"));
+    if (run_has(run, "gemm_gflops"))
         printf("6N flops a token: %.1f GFLOP/s, %.1f%% of the gemm rate of %.1f GFLOP/s\n",
-               number_of(run, "gflops"), 100 * number_of(run, "share"), rate);
-    if (has(run, "mfu"))
+               run_number(run, "gflops"), 100 * run_number(run, "share"), rate);
+    if (run_has(run, "mfu"))
         printf("MFU %.1f%% of %.4g TFLOP/s%s, at 6N+6LCT flops a token\n",
-               100 * number_of(run, "mfu"),
-               has(run, "peak_tflops") ? number_of(run, "peak_tflops") : rate * 1e-3,
-               has(run, "peak_tflops") ? "" : " (the gemm rate)");
+               100 * run_number(run, "mfu"),
+               run_has(run, "peak_tflops") ? run_number(run, "peak_tflops") : rate * 1e-3,
+               run_has(run, "peak_tflops") ? "" : " (the gemm rate)");
 }
 
 static void print_memory(const json_t *run)
 {
-    if (*text_of(run, "chip"))
-        printf("%s: %.1f MiB at most (offload: %s)\n", text_of(run, "chip"),
-               mb(number_of(run, "device_peak_bytes")), text_of(run, "offload"));
+    if (*run_text(run, "chip"))
+        printf("%s: %.1f MiB at most (offload: %s)\n", run_text(run, "chip"),
+               run_mib(run, "device_peak_bytes"), run_text(run, "offload"));
     else
-        printf("packed weights: %s\n", text_of(run, "pack_weights"));
+        printf("packed weights: %s\n", run_text(run, "pack_weights"));
     printf("activations: %.1f MiB kept (activation_checkpointing: %s) and %.1f MiB of scratch\n",
-           mb(number_of(run, "saved_bytes")), text_of(run, "checkpointing"),
-           mb(number_of(run, "scratch_bytes")));
-    printf("allocations in %.0f steps: %.0f\n", number_of(run, "steps_counted"),
-           number_of(run, "allocations_in_step"));
+           run_mib(run, "saved_bytes"), run_text(run, "checkpointing"),
+           run_mib(run, "scratch_bytes"));
+    printf("allocations in %.0f steps: %.0f\n", run_number(run, "steps_counted"),
+           run_number(run, "allocations_in_step"));
     memory_record_print(json_object_get(run, "memory"));
 }
 
@@ -118,17 +118,17 @@ void train_report_print(const json_t *run)
 {
     print_rates(run);
     print_memory(run);
-    if (has(run, "op_times"))
+    if (run_has(run, "op_times"))
         print_op_times(json_object_get(run, "op_times"));
-    printf("%.0f warm-up steps, %.0f timed steps\n", number_of(run, "warmup_steps"),
-           number_of(run, "steps_timed"));
-    printf("Total tokens processed: %.0f\n", number_of(run, "total_tokens"));
-    printf("Time elapsed: %.3f s\n", number_of(run, "elapsed_s"));
-    printf("Tokens per second: %.1f\n", number_of(run, "mean_tokens_per_s"));
-    printf("Steps per second: %.3f\n", number_of(run, "steps_per_s"));
-    if (has(run, "dollars"))
-        printf("Cost: $%.6g for the timed steps, $%.6g per 1M tokens\n", number_of(run, "dollars"),
-               number_of(run, "dollars_per_1m_tokens"));
+    printf("%.0f warm-up steps, %.0f timed steps\n", run_number(run, "warmup_steps"),
+           run_number(run, "steps_timed"));
+    printf("Total tokens processed: %.0f\n", run_number(run, "total_tokens"));
+    printf("Time elapsed: %.3f s\n", run_number(run, "elapsed_s"));
+    printf("Tokens per second: %.1f\n", run_number(run, "mean_tokens_per_s"));
+    printf("Steps per second: %.3f\n", run_number(run, "steps_per_s"));
+    if (run_has(run, "dollars"))
+        printf("Cost: $%.6g for the timed steps, $%.6g per 1M tokens\n", run_number(run, "dollars"),
+               run_number(run, "dollars_per_1m_tokens"));
     printf("\n");
 }
 
@@ -141,7 +141,7 @@ static const json_t *first_of_batch(const json_t *runs, double batch)
     const json_t *run;
     json_array_foreach(runs, i, run)
     {
-        if (number_of(run, "batch") == batch)
+        if (run_number(run, "batch") == batch)
             return run;
     }
     return NULL;
@@ -150,24 +150,24 @@ static const json_t *first_of_batch(const json_t *runs, double batch)
 static void print_table_row(const json_t *run, const json_t *first, bool priced)
 {
     char mfu[16] = "-";
-    const bool compared = run != first && !has(first, "oom");
-    printf("%-9s %6.0f", text_of(run, "precision"), number_of(run, "batch"));
-    if (has(run, "oom")) {
+    const bool compared = run != first && !run_has(first, "oom");
+    printf("%-9s %6.0f", run_text(run, "precision"), run_number(run, "batch"));
+    if (run_has(run, "oom")) {
         printf(" %12s\n", "OOM");
         return;
     }
-    if (has(run, "mfu"))
-        (void)snprintf(mfu, sizeof mfu, "%.1f %%", 100 * number_of(run, "mfu"));
-    printf(" %12.1f %12.1f %12.1f %9s %10.5f", number_of(run, "mean_tokens_per_s"),
-           mb(number_of(run, "memory_bytes")), mb(number_of(run, "true_peak_bytes")), mfu,
-           number_of(run, "loss"));
+    if (run_has(run, "mfu"))
+        (void)snprintf(mfu, sizeof mfu, "%.1f %%", 100 * run_number(run, "mfu"));
+    printf(" %12.1f %12.1f %12.1f %9s %10.5f", run_number(run, "mean_tokens_per_s"),
+           run_mib(run, "memory_bytes"), run_mib(run, "true_peak_bytes"), mfu,
+           run_number(run, "loss"));
     if (priced)
-        printf(" %12.6f", number_of(run, "dollars"));
+        printf(" %12.6f", run_number(run, "dollars"));
     if (compared)
         printf(" %7.2fx %7.2fx %+11.5f",
-               number_of(run, "mean_tokens_per_s") / number_of(first, "mean_tokens_per_s"),
-               number_of(run, "memory_bytes") / number_of(first, "memory_bytes"),
-               number_of(run, "loss") - number_of(first, "loss"));
+               run_number(run, "mean_tokens_per_s") / run_number(first, "mean_tokens_per_s"),
+               run_number(run, "memory_bytes") / run_number(first, "memory_bytes"),
+               run_number(run, "loss") - run_number(first, "loss"));
     printf("\n");
 }
 
@@ -175,11 +175,11 @@ void train_report_print_table(const json_t *report)
 {
     size_t i;
     const json_t *run, *runs = json_object_get(report, "runs");
-    const bool priced = has(report, "dollars");
+    const bool priced = run_has(report, "dollars");
     bool compared = false;
     json_array_foreach(runs, i, run)
     {
-        compared = compared || first_of_batch(runs, number_of(run, "batch")) != run;
+        compared = compared || first_of_batch(runs, run_number(run, "batch")) != run;
     }
     printf("%-9s %6s %12s %12s %12s %9s %10s", "precision", "batch", "tokens/s", "memory MB",
            "true peak MB", "MFU", "loss");
@@ -190,10 +190,10 @@ void train_report_print_table(const json_t *report)
     printf("\n");
     json_array_foreach(runs, i, run)
     {
-        print_table_row(run, first_of_batch(runs, number_of(run, "batch")), priced);
+        print_table_row(run, first_of_batch(runs, run_number(run, "batch")), priced);
     }
     if (priced)
-        printf("Cost: $%.6g for the timed steps of all runs\n", number_of(report, "dollars"));
+        printf("Cost: $%.6g for the timed steps of all runs\n", run_number(report, "dollars"));
 }
 
 /* ---- extrapolation ---- */

@@ -131,7 +131,7 @@ struct point {
 };
 
 /* The point at `distance` from `from` towards `to`. */
-static struct point towards(struct point from, struct point to, double distance)
+static struct point point_towards(struct point from, struct point to, double distance)
 {
     const double dx = to.x - from.x, dy = to.y - from.y, length = sqrt(dx * dx + dy * dy);
     return (struct point){from.x + dx / length * distance, from.y + dy / length * distance};
@@ -154,10 +154,10 @@ static void write_move(FILE *out, const struct scene *s, const struct dpt_move *
                        to = {s->x[move->to], s->y[move->to]};
     const struct point half = {(from.x + to.x) / 2, (from.y + to.y) / 2};
     const struct point aside = {half.x - (to.y - from.y), half.y + (to.x - from.x)};
-    const struct point bend = towards(half, aside, 13 + 15 * turn);
-    const struct point begin = towards(from, bend, NODE_RADIUS + 2),
-                       tip = towards(to, bend, NODE_RADIUS + 2),
-                       neck = towards(to, bend, NODE_RADIUS + 10);
+    const struct point bend = point_towards(half, aside, 13 + 15 * turn);
+    const struct point begin = point_towards(from, bend, NODE_RADIUS + 2),
+                       tip = point_towards(to, bend, NODE_RADIUS + 2),
+                       neck = point_towards(to, bend, NODE_RADIUS + 10);
     const struct point across = {(tip.y - neck.y) / 2, (neck.x - tip.x) / 2};
     const char *color = svg_color(move->chunk);
     (void)fprintf(out,
@@ -216,8 +216,8 @@ static int count_hosts(const struct dpt_world *world)
     return world->host_of_position[world->size - 1] + 1;
 }
 
-static void describe(const struct dpt_pattern *pattern, char title[TEXT_BYTES],
-                     char about[TEXT_BYTES])
+static void describe_pattern(const struct dpt_pattern *pattern, char title[TEXT_BYTES],
+                             char about[TEXT_BYTES])
 {
     const int hosts = count_hosts(pattern->spec.world);
     int least = dpt_pattern_sends(pattern, 0), most = least;
@@ -252,7 +252,7 @@ enum dpt_status pattern_picture_write(FILE *out, const struct dpt_pattern *patte
     if (!held)
         return dpt_fail_nomem(err, "a picture of %d ranks", pattern->n_ranks);
     place_scene(pattern, &s);
-    describe(pattern, title, about);
+    describe_pattern(pattern, title, about);
     s.strip.title = title;
     s.strip.about = about;
     svg_begin(out, &s.strip);

@@ -133,7 +133,7 @@ static int64_t numel_of(const struct dpt_safetensors_entry *entry)
 }
 
 /* NaN is larger than every number. */
-static double larger(double a, double b)
+static double larger_difference(double a, double b)
 {
     return isnan(b) || b > a ? b : a;
 }
@@ -143,7 +143,7 @@ static void add_chunk(struct distance *d, const float *a, const float *b, int64_
     d->same_bits = d->same_bits && memcmp(a, b, (size_t)n * sizeof *a) == 0;
     for (int64_t i = 0; i < n; i++) {
         const double difference = a[i] == b[i] ? 0 : fabs((double)b[i] - (double)a[i]);
-        d->largest = larger(d->largest, difference);
+        d->largest = larger_difference(d->largest, difference);
         d->squares += difference * difference;
         d->of_a += (double)a[i] * (double)a[i];
     }
@@ -172,7 +172,7 @@ static enum dpt_status compare_tensor(struct sides *s, int a, int b, struct dpt_
     return DPT_OK;
 }
 
-static enum dpt_status compare(struct sides *s, struct dpt_err *err)
+static enum dpt_status compare_checkpoints(struct sides *s, struct dpt_err *err)
 {
     for (int i = 0; i < n_tensors(&s->a); i++) {
         const struct dpt_safetensors_entry *entry = tensor_at(&s->a, i);
@@ -205,7 +205,7 @@ enum dpt_status dpt_ckpt_diff(const char *a, const char *b, struct dpt_ckpt_diff
     if (status == DPT_OK)
         status = open_side(b, &s.b, err);
     if (status == DPT_OK)
-        status = compare(&s, err);
+        status = compare_checkpoints(&s, err);
     if (status == DPT_OK)
         *ret = s.found;
     close_side(&s.a);

@@ -4,6 +4,7 @@
 
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/number.h"
 #include "checkpoint/complete_checkpoint.h"
 #include "worker/ckpt/diff.h"
 #include "worker/ckpt/generate.h"
@@ -57,11 +58,6 @@ static int print_error(const struct dpt_err *err)
     return EXIT_DAMAGED;
 }
 
-static double mib(int64_t bytes)
-{
-    return (double)bytes / 1048576.0;
-}
-
 static int64_t manifest_bytes(const struct dpt_manifest *manifest)
 {
     int64_t bytes = 0;
@@ -97,7 +93,7 @@ static bool list_named(const struct dpt_folder *dir, const char *path, int64_t s
         (void)printf("%s  %s  %d file%s, %.1f MiB, %d writer%s\n", name,
                      verify ? "verified" : "complete, not verified", complete.manifest.n_files,
                      complete.manifest.n_files == 1 ? "" : "s",
-                     mib(manifest_bytes(&complete.manifest)), complete.manifest.n_writers,
+                     dpt_mib(manifest_bytes(&complete.manifest)), complete.manifest.n_writers,
                      complete.manifest.n_writers == 1 ? "" : "s");
     else
         (void)printf("%s  damaged: %s\n", name, err.text);
@@ -175,8 +171,8 @@ static int show_checkpoint(const struct dpt_checkpoint *checkpoint)
                      state->rescue.node, state->rescue.run,
                      (unsigned long long)state->rescue.generation);
     (void)printf("writers       %d\n", checkpoint->manifest.n_writers);
-    (void)printf("size          %.1f MiB in %d files\n", mib(manifest_bytes(&checkpoint->manifest)),
-                 checkpoint->manifest.n_files);
+    (void)printf("size          %.1f MiB in %d files\n",
+                 dpt_mib(manifest_bytes(&checkpoint->manifest)), checkpoint->manifest.n_files);
     (void)printf("tensors\n");
     print_tensors(checkpoint);
     (void)printf("history       %s\n", state->history_json);
@@ -190,7 +186,7 @@ static int verify_checkpoint(const struct dpt_checkpoint *checkpoint)
     if (dpt_checkpoint_verify(checkpoint, &err) != DPT_OK)
         return print_error(&err);
     (void)printf("%s  verified, %d files, %.1f MiB, every byte checked\n", checkpoint->folder.path,
-                 checkpoint->manifest.n_files, mib(manifest_bytes(&checkpoint->manifest)));
+                 checkpoint->manifest.n_files, dpt_mib(manifest_bytes(&checkpoint->manifest)));
     return EXIT_SUCCESS;
 }
 
@@ -249,7 +245,7 @@ static int with_command_line(int argc, char **argv,
                                                                                  : EXIT_DAMAGED;
 }
 
-static int run_command(int argc, char **argv)
+static int run_ckpt_command(int argc, char **argv)
 {
     static const struct {
         const char *name;
@@ -294,7 +290,7 @@ static int run_command(int argc, char **argv)
 int main(int argc, char **argv)
 {
     dpt_log_set_who("dpt-ckpt", "");
-    int code = run_command(argc, argv);
+    int code = run_ckpt_command(argc, argv);
     /* Fails if a full disk or a closed pipe has lost a part of the output. */
     if (fflush(stdout) != 0) {
         (void)fprintf(stderr, "dpt-ckpt: write to the standard output failed\n");

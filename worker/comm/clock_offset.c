@@ -55,8 +55,8 @@ static enum dpt_status ask_once(struct dpt_comm *comm, const struct dpt_clock_sp
     return DPT_OK;
 }
 
-static enum dpt_status ask(struct dpt_comm *comm, const struct dpt_clock_spec *spec,
-                           struct measured *ret, struct dpt_err *err)
+static enum dpt_status ask_for_times(struct dpt_comm *comm, const struct dpt_clock_spec *spec,
+                                     struct measured *ret, struct dpt_err *err)
 {
     *ret = (struct measured){0, INT64_MAX};
     for (int round = 0; round < DPT_CLOCK_ROUNDS; round++)
@@ -138,16 +138,16 @@ static enum dpt_status answer_all(struct dpt_comm *comm, const struct dpt_clock_
 
 /* ---- all ranks ---- */
 
-static enum dpt_status measure(struct dpt_comm *comm, const struct dpt_clock_spec *spec,
-                               const struct introduction *ranks, struct measured *all,
-                               struct dpt_err *err)
+static enum dpt_status measure_offsets(struct dpt_comm *comm, const struct dpt_clock_spec *spec,
+                                       const struct introduction *ranks, struct measured *all,
+                                       struct dpt_err *err)
 {
     const int own = dpt_comm_rank(comm);
     struct measured mine = {0, 0};
     if (own == 0)
         DPT_TRY(answer_all(comm, spec, ranks, err));
     else if (first_of_clock(ranks, own) == own)
-        DPT_TRY(ask(comm, spec, &mine, err));
+        DPT_TRY(ask_for_times(comm, spec, &mine, err));
     return dpt_comm_small_all_gather(comm, &mine, sizeof mine, all, err);
 }
 
@@ -165,7 +165,7 @@ static enum dpt_status offset_among(struct dpt_comm *comm, const struct dpt_cloc
     *ret = (struct dpt_clock_offset){.epoch_ns = wanted ? ranks[0].epoch_ns : spec->epoch_ns};
     if (!wanted || !differ)
         return DPT_OK;
-    DPT_TRY(measure(comm, spec, ranks, all, err));
+    DPT_TRY(measure_offsets(comm, spec, ranks, all, err));
     const struct measured *of_clock = &all[first_of_clock(ranks, dpt_comm_rank(comm))];
     ret->offset_ns = of_clock->offset_ns;
     ret->error_ns = of_clock->error_ns;

@@ -78,8 +78,8 @@ static enum dpt_status send_now(struct dpt_comm *comm, struct dpt_err *err)
     return DPT_OK;
 }
 
-static enum dpt_status post(struct dpt_comm *comm, struct dpt_comm_xfer *xfers, int n, bool routed,
-                            struct dpt_comm_op **ret, struct dpt_err *err)
+static enum dpt_status post_transfers(struct dpt_comm *comm, struct dpt_comm_xfer *xfers, int n,
+                                      bool routed, struct dpt_comm_op **ret, struct dpt_err *err)
 {
     struct dpt_err failure = {0};
     int smalls = 0;
@@ -108,7 +108,7 @@ enum dpt_status dpt_comm_exchange_routed(struct dpt_comm *comm, struct dpt_comm_
 {
     if (comm->failure.status != DPT_OK)
         return dpt_pass(err, &comm->failure);
-    return post(comm, xfers, n, true, ret, err);
+    return post_transfers(comm, xfers, n, true, ret, err);
 }
 
 enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt_comm_xfer *xfers, int n,
@@ -125,7 +125,7 @@ enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt_comm_xfer *x
                         DPT_COMM_XFERS_MAX);
     for (int i = 0; i < n; i++)
         DPT_TRY(check_xfer(comm, &xfers[i], err));
-    return post(comm, xfers, n, false, ret, err);
+    return post_transfers(comm, xfers, n, false, ret, err);
 }
 
 /* Keeps a failure, which the next poll returns. */

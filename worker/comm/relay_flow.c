@@ -89,7 +89,7 @@ void dpt_flow_sent(struct flow *flow, const struct relay_head *head)
 
 /* Receiving. */
 
-static enum dpt_status malformed(struct flow *flow, struct dpt_err *err)
+static enum dpt_status malformed_flow(struct flow *flow, struct dpt_err *err)
 {
     return dpt_conn_broken(&flow->link, DPT_EPROTO, err, "a malformed frame");
 }
@@ -99,12 +99,12 @@ static enum dpt_status take_data(struct flow *flow, const struct relay_head *hea
 {
     struct dpt_rec *rec = flow->link.recvs.first;
     if (rec == NULL || rec->state != REC_OFFERED)
-        return malformed(flow, err);
+        return malformed_flow(flow, err);
     if (rec->bytes != head->value)
         return dpt_conn_broken(&flow->link, DPT_EPROTO, err,
                                "it sends another length than is expected");
     if (head->bytes > rec->bytes - rec->moved || (head->bytes == 0 && rec->bytes > 0))
-        return malformed(flow, err);
+        return malformed_flow(flow, err);
     if (rec->moved == 0)
         dpt_peer_arrived(&flow->link);
     if (head->bytes > 0)
@@ -127,7 +127,7 @@ enum dpt_status dpt_flow_take(struct flow *flow, const struct relay_head *head,
     if (head->type == RELAY_DATA)
         return take_data(flow, head, payload, err);
     if (head->value > COMM_RECORDS_MAX - flow->granted || head->bytes > 0)
-        return malformed(flow, err);
+        return malformed_flow(flow, err);
     flow->granted += head->value;
     queue_flow(flow);
     return DPT_OK;

@@ -48,7 +48,7 @@ static struct relay_head decode_head(const uint8_t bytes[RELAY_HEAD_BYTES])
 
 /* Sending. */
 
-static size_t room(const struct trunk *trunk)
+static size_t trunk_room(const struct trunk *trunk)
 {
     const size_t left = RELAY_BUFFER_BYTES - trunk->out_bytes;
     return left < RELAY_HEAD_BYTES ? 0 : left - RELAY_HEAD_BYTES;
@@ -67,7 +67,7 @@ static void put_frame(struct trunk *trunk, const struct relay_head *head, const 
 static void put_credits(struct trunk *trunk)
 {
     for (int c = 0; c < trunk->router->n_classes; c++) {
-        if (trunk->owed[c] == 0 || room(trunk) == 0)
+        if (trunk->owed[c] == 0 || trunk_room(trunk) == 0)
             continue;
         put_frame(trunk,
                   &(struct relay_head){.type = RELAY_CREDIT,
@@ -106,7 +106,7 @@ static void put_passed(struct trunk *trunk)
     for (int c = trunk->router->n_classes - 1; c >= 0; c--) {
         struct relay_queue *queue = &trunk->waiting[c];
         for (struct relay_slot *slot; (slot = queue->first) != NULL;) {
-            if (room(trunk) < slot->head.bytes || room(trunk) == 0 ||
+            if (trunk_room(trunk) < slot->head.bytes || trunk_room(trunk) == 0 ||
                 !take_credit(trunk, slot->head.to, c + 1))
                 break;
             slot->head.hops++;
@@ -140,7 +140,7 @@ static void put_own(struct trunk *trunk)
     int passed_over = 0, n = 0;
     for (const struct flow *flow = trunk->first; flow != NULL; flow = flow->next)
         n++;
-    while (trunk->first != NULL && passed_over < n && room(trunk) >= RELAY_PAYLOAD_BYTES) {
+    while (trunk->first != NULL && passed_over < n && trunk_room(trunk) >= RELAY_PAYLOAD_BYTES) {
         struct flow *flow = pop_flow(trunk);
         struct relay_head head;
         const uint8_t *payload = NULL;
@@ -171,7 +171,7 @@ bool dpt_trunk_has_work(const struct trunk *trunk)
 }
 
 /* Sends the buffer. True: it is empty. */
-static bool flush(struct trunk *trunk)
+static bool flush_trunk(struct trunk *trunk)
 {
     while (trunk->out_moved < trunk->out_bytes) {
         const struct iovec iov = {trunk->out + trunk->out_moved,
@@ -202,7 +202,7 @@ static enum dpt_status trunk_send(struct dpt_conn *link, struct dpt_err *err)
     trunk->blocked = link->dirty = false;
     if (link->fd < 0 || link->bye || link->doubtful || trunk->said_bye)
         return DPT_OK;
-    while (trunk->broken_errno == 0 && flush(trunk)) {
+    while (trunk->broken_errno == 0 && flush_trunk(trunk)) {
         put_credits(trunk);
         put_passed(trunk);
         put_own(trunk);
@@ -227,7 +227,7 @@ static enum dpt_status trunk_lost(struct trunk *trunk, int saved_errno, struct d
     return DPT_OK;
 }
 
-static enum dpt_status malformed(struct trunk *trunk, struct dpt_err *err)
+static enum dpt_status malformed_trunk(struct trunk *trunk, struct dpt_err *err)
 {
     return dpt_conn_broken(&trunk->link, DPT_EPROTO, err, "a malformed frame");
 }
@@ -242,7 +242,7 @@ static enum dpt_status pass_on(struct trunk *trunk, const struct relay_head *hea
     struct relay_slot *slot = class < router->n_classes ? trunk->slots[class] : NULL;
     const bool last = (uint32_t)out->link.rank == head->to;
     if (slot == NULL || (!last && class + 1 >= router->n_classes))
-        return malformed(trunk, err);
+        return malformed_trunk(trunk, err);
     if (out->link.bye || out->link.gone)
         return left_early(out, err);
     trunk->slots[class] = slot->next;
@@ -264,7 +264,7 @@ static enum dpt_status take_credits(struct trunk *trunk, const struct relay_head
 {
     if (head->hops >= trunk->router->n_classes ||
         head->value > (uint64_t)(RELAY_SLOTS - trunk->credits[head->hops]))
-        return malformed(trunk, err);
+        return malformed_trunk(trunk, err);
     trunk->credits[head->hops] += (int)head->value;
     dpt_trunk_touch(trunk);
     return DPT_OK;
@@ -291,7 +291,7 @@ static enum dpt_status take_frame(struct trunk *trunk, const struct relay_head *
         return take_goodbye(trunk, head, err);
     if ((head->type != RELAY_GRANT && head->type != RELAY_DATA) || head->hops < 1 ||
         head->from >= size || head->from == own || head->to >= size)
-        return malformed(trunk, err);
+        return malformed_trunk(trunk, err);
     return head->to == own ? dpt_flow_take(&router->flows[head->from], head, payload, err)
                            : pass_on(trunk, head, payload, err);
 }
@@ -303,7 +303,7 @@ static enum dpt_status take_frames(struct trunk *trunk, struct dpt_err *err)
     while (trunk->in_got - at >= RELAY_HEAD_BYTES) {
         const struct relay_head head = decode_head(trunk->in + at);
         if (head.bytes > RELAY_PAYLOAD_BYTES)
-            return malformed(trunk, err);
+            return malformed_trunk(trunk, err);
         if (trunk->in_got - at < RELAY_HEAD_BYTES + head.bytes)
             break;
         DPT_TRY(take_frame(trunk, &head, trunk->in + at + RELAY_HEAD_BYTES, err));
@@ -411,7 +411,7 @@ static bool flush_last(struct trunk *trunk)
     struct router *router = trunk->router;
     if (router->last_words_ms == 0)
         router->last_words_ms = dpt_now_ms();
-    while (!flush(trunk)) {
+    while (!flush_trunk(trunk)) {
         const int64_t left = router->last_words_ms + RELAY_LAST_WORDS_MS - dpt_now_ms();
         struct pollfd pollfd = {.fd = trunk->link.fd, .events = POLLOUT};
         if (trunk->broken_errno != 0 || left <= 0 || poll(&pollfd, 1, (int)left) <= 0)
@@ -424,7 +424,7 @@ static void say_goodbye(struct trunk *trunk, bool failed, int suspect)
 {
     struct dpt_conn *link = &trunk->link;
     if (link->fd < 0 || trunk->said_bye || link->gone || link->doubtful || link->lost ||
-        trunk->broken_errno != 0 || !(failed ? flush_last(trunk) : flush(trunk)))
+        trunk->broken_errno != 0 || !(failed ? flush_last(trunk) : flush_trunk(trunk)))
         return;
     send_goodbye(link->fd, link->wire, link->comm->rank, failed, suspect);
     trunk->said_bye = true;

@@ -34,7 +34,7 @@ bool dpt_route_is_link(int world_size, int a, int b)
 }
 
 /* The distance from a to b along the ring, in the shorter direction: negative means downwards. */
-static int distance(int world_size, int a, int b)
+static int ring_distance(int world_size, int a, int b)
 {
     const int up = (b - a + world_size) % world_size;
     return 2 * up <= world_size ? up : up - world_size;
@@ -44,7 +44,7 @@ int dpt_route_next(int world_size, int rank, int to)
 {
     if (dpt_route_is_link(world_size, rank, to))
         return to;
-    const int d = distance(world_size, rank, to);
+    const int d = ring_distance(world_size, rank, to);
     int step = 1;
     while (abs(abs(d) - 2 * step) < abs(abs(d) - step))
         step *= 2;

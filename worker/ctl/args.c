@@ -104,8 +104,8 @@ static enum dpt_status take_word(struct given *given, const char *word, struct d
                                   : dpt_fail(err, DPT_EINVAL, "unknown command '%.80s'", word);
 }
 
-static enum dpt_status choose(const struct given *given, struct dpt_ctl_args *ret,
-                              struct dpt_err *err)
+static enum dpt_status choose_verb(const struct given *given, struct dpt_ctl_args *ret,
+                                   struct dpt_err *err)
 {
     const struct word *command = given->command;
     if (command == NULL)
@@ -153,7 +153,7 @@ enum dpt_status dpt_ctl_args_read(int argc, char *const *argv, const char *envir
     }
     if (ret->help || ret->version)
         return DPT_OK;
-    DPT_TRY(choose(&given, ret, err));
+    DPT_TRY(choose_verb(&given, ret, err));
     if (ret->endpoint != NULL)
         return DPT_OK;
     ret->endpoint = environment != NULL && environment[0] != '\0' ? environment : ENDPOINT;

@@ -63,8 +63,8 @@ void dpt_ctl_close(struct dpt_ctl_line **line)
 
 /* The stamp only names the run, for machines that may take part in one run only: the server keeps
  * nothing of the sender. */
-static enum dpt_status encode(const struct question *q, uint8_t frame[FRAME_BYTES],
-                              size_t *ret_bytes, struct dpt_err *err)
+static enum dpt_status encode_control(const struct question *q, uint8_t frame[FRAME_BYTES],
+                                      size_t *ret_bytes, struct dpt_err *err)
 {
     char any[] = "-", node[] = "dpt-ctl", software[] = "dpt-ctl " DPT_VERSION;
     Dpt__Stamp stamp = DPT__STAMP__INIT;
@@ -86,7 +86,7 @@ static enum dpt_status check_question(const struct question *q, struct dpt_err *
     uint8_t frame[FRAME_BYTES];
     size_t bytes = 0;
     Dpt__AgentState *decoded = NULL;
-    enum dpt_status status = encode(q, frame, &bytes, err);
+    enum dpt_status status = encode_control(q, frame, &bytes, err);
     if (status == DPT_OK)
         status = dpt_message_decode_agent_state(frame, bytes, &decoded, err);
     dpt_message_free_agent_state(&decoded);
@@ -101,7 +101,7 @@ static enum dpt_status send_question(struct question *q, struct dpt_err *err)
 {
     uint8_t frame[FRAME_BYTES];
     size_t bytes = 0;
-    DPT_TRY(encode(q, frame, &bytes, err));
+    DPT_TRY(encode_control(q, frame, &bytes, err));
     const enum dpt_status status = dpt_client_send(q->line->client, frame, bytes, err);
     if (status == DPT_OK)
         q->sent_ms = dpt_now_ms();

@@ -14,7 +14,7 @@ static json_t *step_or_null(int64_t step)
     return step < 0 ? json_null() : json_integer(step);
 }
 
-static bool append(json_t *array, json_t *item)
+static bool append_json(json_t *array, json_t *item)
 {
     return json_array_append_new(array, item) == 0; /* also NULL: no memory */
 }
@@ -45,7 +45,7 @@ json_t *dpt_ctl_json_runs(const Dpt__ControlReply *reply)
     json_t *array = json_array();
     bool whole = array != NULL;
     for (size_t i = 0; whole && i < reply->n_runs; i++)
-        whole = append(array, dpt_ctl_json_run(reply->runs[i]));
+        whole = append_json(array, dpt_ctl_json_run(reply->runs[i]));
     if (!whole) {
         json_decref(array);
         return NULL;
@@ -71,16 +71,16 @@ bool dpt_ctl_json_add_nodes(const Dpt__ControlReply *reply, json_t *array)
     bool whole = array != NULL;
     for (size_t i = 0; whole && i < reply->n_nodes; i++) {
         const Dpt__NodeInfo *node = reply->nodes[i];
-        whole =
-            append(array, json_pack("{s:s, s:s, s:s, s:s?, s:s, s:I, s:o, s:o, s:I, s:b, s:I, s:o}",
-                                    "node", node->node, "run", node->run, "host", node->host_name,
-                                    "rack", node->rack[0] != '\0' ? node->rack : NULL, "state",
-                                    dpt_ctl_node_word(node), "ranks", (json_int_t)node->n_ranks,
-                                    "first_rank", step_or_null(node->first_rank), "step",
-                                    step_or_null(node->step), "heard_ms_ago",
-                                    (json_int_t)node->heard_ms_ago, "connected", node->connected,
-                                    "incarnation", (json_int_t)node->incarnation, "health",
-                                    health_or_null(node->health)));
+        whole = append_json(
+            array,
+            json_pack("{s:s, s:s, s:s, s:s?, s:s, s:I, s:o, s:o, s:I, s:b, s:I, s:o}", "node",
+                      node->node, "run", node->run, "host", node->host_name, "rack",
+                      node->rack[0] != '\0' ? node->rack : NULL, "state", dpt_ctl_node_word(node),
+                      "ranks", (json_int_t)node->n_ranks, "first_rank",
+                      step_or_null(node->first_rank), "step", step_or_null(node->step),
+                      "heard_ms_ago", (json_int_t)node->heard_ms_ago, "connected", node->connected,
+                      "incarnation", (json_int_t)node->incarnation, "health",
+                      health_or_null(node->health)));
     }
     return whole;
 }
@@ -127,7 +127,7 @@ json_t *dpt_ctl_json_ranks(const struct dpt_hang_view *view, const Dpt__RunStatu
     json_t *array = json_array();
     bool whole = array != NULL;
     for (int i = 0; whole && i < view->n; i++)
-        whole = append(
+        whole = append_json(
             array, json_of_rank(&view->rank[i], status != NULL ? status->ranks[i]->stacks : NULL));
     if (whole)
         return array;

@@ -41,7 +41,7 @@ static Dpt__Control control_of(const struct dpt_ctl_args *args)
 }
 
 /* DPT_OK: done, or it goes on. */
-static enum dpt_status judge(const Dpt__ControlReply *reply, struct dpt_err *err)
+static enum dpt_status status_of_reply(const Dpt__ControlReply *reply, struct dpt_err *err)
 {
     if (reply->outcome == DPT__CONTROL_OUTCOME__CONTROL_UNKNOWN)
         return dpt_fail(err, DPT_ENOENT, "%s", reply->text);
@@ -102,7 +102,7 @@ static enum dpt_status list_nodes(struct dpt_ctl_line *line, struct facts *facts
     for (int i = 0; i < PAGES_MAX && left > 0; i++) {
         Dpt__ServerState *answer = NULL;
         DPT_TRY(dpt_ctl_ask(line, &control, facts->args->timeout_s * 1000, &answer, err));
-        enum dpt_status status = judge(answer->reply, err);
+        enum dpt_status status = status_of_reply(answer->reply, err);
         if (status == DPT_OK)
             status = take_part(facts, answer, err);
         control.first += (uint32_t)answer->reply->n_nodes;
@@ -189,8 +189,8 @@ static void continue_command(Dpt__Control *control, const Dpt__ControlReply *rep
 }
 
 /* Once a command is accepted, the server may be away for as long as the command may take. */
-static enum dpt_status carry_out(struct dpt_ctl_line *line, const struct dpt_ctl_args *args,
-                                 struct dpt_err *err)
+static enum dpt_status order_until_done(struct dpt_ctl_line *line, const struct dpt_ctl_args *args,
+                                        struct dpt_err *err)
 {
     Dpt__Control control = control_of(args);
     char run[DPT_PROTO_NAME_BYTES] = "", text[DPT_PROTO_TEXT_BYTES] = "";
@@ -199,7 +199,7 @@ static enum dpt_status carry_out(struct dpt_ctl_line *line, const struct dpt_ctl
     for (;;) {
         Dpt__ServerState *answer = NULL;
         DPT_TRY(dpt_ctl_ask(line, &control, timeout_ms, &answer, err));
-        enum dpt_status status = judge(answer->reply, err);
+        enum dpt_status status = status_of_reply(answer->reply, err);
         const bool goes_on = answer->reply->outcome == DPT__CONTROL_OUTCOME__CONTROL_GOES_ON;
         if (status == DPT_OK && !goes_on)
             status = print_done(args, answer, err);
@@ -220,7 +220,7 @@ static enum dpt_status carry_out(struct dpt_ctl_line *line, const struct dpt_ctl
     }
 }
 
-static enum dpt_status run_command(const struct dpt_ctl_args *args, struct dpt_err *err)
+static enum dpt_status run_ctl_command(const struct dpt_ctl_args *args, struct dpt_err *err)
 {
     struct dpt_ctl_line *line = NULL;
     enum dpt_status status = dpt_ctl_open(args->endpoint, args->key_dir, &line, err);
@@ -232,12 +232,12 @@ static enum dpt_status run_command(const struct dpt_ctl_args *args, struct dpt_e
              args->verb == DPT__CONTROL_VERB__CONTROL_SHOW)
         status = answer_nodes(line, args, err);
     else
-        status = carry_out(line, args, err);
+        status = order_until_done(line, args, err);
     dpt_ctl_close(&line);
     return status;
 }
 
-static int complain(const struct dpt_err *err)
+static int print_ctl_error(const struct dpt_err *err)
 {
     const bool usage = err->status == DPT_EINVAL;
     (void)fprintf(stderr, "dpt-ctl: %s%s\n", err->text, usage ? "; see dpt-ctl --help" : "");
@@ -258,8 +258,8 @@ int main(int argc, char **argv)
     else if (status == DPT_OK && args.version)
         (void)puts("dpt-ctl " DPT_VERSION);
     else if (status == DPT_OK)
-        status = run_command(&args, &err);
+        status = run_ctl_command(&args, &err);
     if (status == DPT_OK && fflush(stdout) != 0)
         status = dpt_fail(&err, DPT_EIO, "write to the standard output failed");
-    return status == DPT_OK ? 0 : complain(&err);
+    return status == DPT_OK ? 0 : print_ctl_error(&err);
 }

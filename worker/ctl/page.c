@@ -10,7 +10,7 @@
 enum { CELL_BYTES = 24 };
 
 /* A number, or "-" below 0. */
-static const char *cell(int64_t number, char ret[CELL_BYTES])
+static const char *number_cell(int64_t number, char ret[CELL_BYTES])
 {
     if (number < 0)
         (void)snprintf(ret, CELL_BYTES, "-");
@@ -23,10 +23,11 @@ static void print_run_row(const Dpt__RunInfo *run, FILE *out)
 {
     char step[CELL_BYTES], saved[CELL_BYTES], nodes[CELL_BYTES], world[CELL_BYTES];
     (void)snprintf(nodes, sizeof nodes, "%" PRIu32 "/%" PRIu32, run->n_nodes, run->max_nodes);
-    (void)fprintf(
-        out, "%-24s %-10s %11s %6s %10s %10s %8" PRId64 "  %s\n", run->run, dpt_ctl_run_word(run),
-        nodes, cell(run->world_size > 0 ? (int64_t)run->world_size : -1, world),
-        cell(run->step, step), cell(run->saved_step, saved), run->step_ms_median, run->user);
+    (void)fprintf(out, "%-24s %-10s %11s %6s %10s %10s %8" PRId64 "  %s\n", run->run,
+                  dpt_ctl_run_word(run), nodes,
+                  number_cell(run->world_size > 0 ? (int64_t)run->world_size : -1, world),
+                  number_cell(run->step, step), number_cell(run->saved_step, saved),
+                  run->step_ms_median, run->user);
 }
 
 static void print_runs_title(FILE *out)
@@ -58,7 +59,8 @@ void dpt_ctl_print_nodes(const Dpt__ControlReply *reply, bool further, FILE *out
         (void)fprintf(out, "%-24s %-20s %-20s %-12s %-8s %5" PRIu32 " %6s %10s ", node->node,
                       node->run, node->host_name[0] != '\0' ? node->host_name : "-",
                       node->rack[0] != '\0' ? node->rack : "-", dpt_ctl_node_word(node),
-                      node->n_ranks, cell(node->first_rank, first), cell(node->step, step));
+                      node->n_ranks, number_cell(node->first_rank, first),
+                      number_cell(node->step, step));
         if (node->incarnation == 0 || node->role == DPT__NODE_ROLE__NODE_AWAITED)
             (void)fprintf(out, "%8s\n", "-");
         else

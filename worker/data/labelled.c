@@ -40,8 +40,8 @@ static enum dpt_status reserve_text(struct dpt_labelled *l, int64_t tokens, stru
     return dpt_fail_nomem(err, "texts so far (fewer rows: data.train_samples, data.val_samples)");
 }
 
-static enum dpt_status add_text(struct dpt_labelled *l, const uint32_t *ids, int64_t n,
-                                int32_t label, struct dpt_err *err)
+static enum dpt_status add_labelled_text(struct dpt_labelled *l, const uint32_t *ids, int64_t n,
+                                         int32_t label, struct dpt_err *err)
 {
     DPT_TRY(reserve_text(l, n, err));
     const int64_t begin = dpt_labelled_tokens(l);
@@ -78,7 +78,7 @@ static enum dpt_status read_row(struct reading *reading, struct dpt_labelled *l,
     if (tokens->n == 0)
         return dpt_fail(err, DPT_ECORRUPT, "its text is empty; remove the row, or give it one");
     const int64_t n = (int64_t)tokens->n;
-    return add_text(l, tokens->ids, n < l->seq_len ? n : l->seq_len, row.label, err);
+    return add_labelled_text(l, tokens->ids, n < l->seq_len ? n : l->seq_len, row.label, err);
 }
 
 static enum dpt_status read_rows(struct reading *reading, int64_t samples, struct dpt_labelled *l,

@@ -168,7 +168,7 @@ static void write_numbers(const struct dpt_view_rule *rule, const struct dpt_vie
 }
 
 /* The part of [at, at + size) that lies in [0, whole): its first position and its length. */
-static void overlap(int whole, int at, int size, int *ret_first, int *ret_n)
+static void crop_overlap(int whole, int at, int size, int *ret_first, int *ret_n)
 {
     const int first = at > 0 ? at : 0, end = at + size < whole ? at + size : whole;
     *ret_first = first;
@@ -181,8 +181,8 @@ enum dpt_status dpt_view_render(const struct dpt_view_rule *rule, const struct d
     const bool same = view->width == view->from.width && view->height == view->from.height;
     struct dpt_area cut;
     struct dpt_picture scaled = {.width = 0};
-    overlap(view->width, view->x, rule->size, &cut.x, &cut.width);
-    overlap(view->height, view->y, rule->size, &cut.y, &cut.height);
+    crop_overlap(view->width, view->x, rule->size, &cut.x, &cut.width);
+    crop_overlap(view->height, view->y, rule->size, &cut.y, &cut.height);
     struct window window = {
         .left = cut.x - view->x, .top = cut.y - view->y, .width = cut.width, .height = cut.height};
     if (same && cut.width > 0 && cut.height > 0) {

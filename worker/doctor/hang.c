@@ -44,7 +44,7 @@ static int64_t newest_step(const struct dpt_hang_view *view)
     return step;
 }
 
-static void blame(struct dpt_hang *hang, const struct dpt_hang_rank *rank)
+static void note_guilty_rank(struct dpt_hang *hang, const struct dpt_hang_rank *rank)
 {
     if (hang->n_blamed < DPT_HANG_BLAMED_MAX)
         hang->blamed[hang->n_blamed++] = rank;
@@ -87,7 +87,7 @@ static bool blame_all(struct dpt_hang *hang, bool (*is_guilty)(const struct dpt_
 {
     for (int i = 0; i < hang->view->n; i++)
         if (is_member(&hang->view->rank[i]) && is_guilty(hang, &hang->view->rank[i]))
-            blame(hang, &hang->view->rank[i]);
+            note_guilty_rank(hang, &hang->view->rank[i]);
     return hang->n_blamed > 0;
 }
 

@@ -6,7 +6,7 @@
 
 static const char section[] = "run";
 
-static double seconds(int64_t ms)
+static double as_seconds(int64_t ms)
 {
     return (double)ms / 1000;
 }
@@ -89,7 +89,7 @@ static void explain_state(const struct dpt_hang *hang, struct dpt_findings *find
     (void)dpt_findings_add(findings, DPT_FINDING_INFO, section, view->run,
                            "generation %" PRIu64 ", %s for %.1f s, %d rank%s%s%s%s%s",
                            view->generation, known ? phases[view->phase] : "in another phase",
-                           seconds(view->phase_ms), view->n, view->n == 1 ? "" : "s",
+                           as_seconds(view->phase_ms), view->n, view->n == 1 ? "" : "s",
                            view->cause[0] != '\0' ? "; newest cause: " : "", view->cause,
                            view->text[0] != '\0' ? "; " : "", view->text);
 }
@@ -105,7 +105,7 @@ static void explain_waiting(const struct dpt_hang *hang, struct dpt_findings *fi
                            "%d rank%s wait%s; %s in: %s, step %" PRId64 ", for %.1f s",
                            hang->n_waiting, hang->n_waiting == 1 ? "" : "s",
                            hang->n_waiting == 1 ? "s" : "", who, work, hang->waiting->step + 1,
-                           seconds(hang->waiting->main_ms));
+                           as_seconds(hang->waiting->main_ms));
 }
 
 static const char *remedy_for(enum dpt_hang_kind kind, Dpt__RankWork work)
@@ -140,19 +140,20 @@ static void explain_blamed(const struct dpt_hang *hang, const struct dpt_hang_ra
         dpt_hang_print_work(rank->main, rank->main_unit, rank->main_slot, work);
     struct dpt_finding *line = NULL;
     if (hang->kind == DPT_HANG_NODE)
-        line = dpt_findings_add(
-            findings, DPT_FINDING_FAIL, section, "behind",
-            "%s: its node is %s for %.1f s; last: %s, %" PRId64 " steps completed", who,
-            rank->connected ? "silent" : "not connected", seconds(rank->node_ms), work, rank->step);
+        line =
+            dpt_findings_add(findings, DPT_FINDING_FAIL, section, "behind",
+                             "%s: its node is %s for %.1f s; last: %s, %" PRId64 " steps completed",
+                             who, rank->connected ? "silent" : "not connected",
+                             as_seconds(rank->node_ms), work, rank->step);
     else if (hang->kind == DPT_HANG_PROCESS)
         line = dpt_findings_add(findings, DPT_FINDING_FAIL, section, "behind",
                                 "%s: the process is silent for %.1f s, its node is not; last: %s, "
                                 "%" PRId64 " steps completed",
-                                who, seconds(rank->heard_ms), work, rank->step);
+                                who, as_seconds(rank->heard_ms), work, rank->step);
     else
         line = dpt_findings_add(findings, DPT_FINDING_FAIL, section, "behind",
                                 "%s: %s for %.1f s, %" PRId64 " steps completed", who, work,
-                                seconds(rank->main_ms), rank->step);
+                                as_seconds(rank->main_ms), rank->step);
     dpt_finding_set_remedy(line, "%s", remedy_for(hang->kind, rank->main));
 }
 
@@ -163,7 +164,7 @@ static void explain_circle(const struct dpt_hang *hang, struct dpt_findings *fin
                          "every rank waits for others, and no process and no node is silent: the "
                          "connections between ranks carry nothing, or ranks wait in different "
                          "transfers (table above); no step for %.1f s",
-                         seconds(hang->view->still_ms)),
+                         as_seconds(hang->view->still_ms)),
         "dpt-doctor net between these machines; a firewall or another MTU may drop data but not "
         "connections");
 }
@@ -180,7 +181,7 @@ static void explain_good(const struct dpt_hang *hang, struct dpt_findings *findi
         (void)dpt_findings_add(findings, DPT_FINDING_OK, section, "no hang yet",
                                "no step for %.1f s, and a step takes %" PRId64
                                " ms (median): watch longer (--seconds)",
-                               seconds(view->still_ms), view->step_ms_median);
+                               as_seconds(view->still_ms), view->step_ms_median);
     else if (view->phase == DPT__SERVER_PHASE__SERVER_FAILED)
         (void)dpt_findings_add(findings, DPT_FINDING_WARN, section, "failed",
                                "the run has ended with an error: %s", view->text);
@@ -208,12 +209,12 @@ void dpt_hang_explain(const struct dpt_hang *hang, struct dpt_findings *findings
         dpt_finding_set_remedy(
             dpt_findings_add(findings, DPT_FINDING_FAIL, section, "not known",
                              "no step for %.1f s, and the ranks do not tell what they do",
-                             seconds(hang->view->still_ms)),
+                             as_seconds(hang->view->still_ms)),
             "install the same version of dpt on all nodes");
     if (hang->view->limit_ms > 0)
         (void)dpt_findings_add(findings, DPT_FINDING_INFO, section, "what follows",
                                "without a step the server ends this generation after %.1f s "
                                "(%.1f s are over), and the run goes on without a rank that does "
                                "not answer",
-                               seconds(hang->view->limit_ms), seconds(hang->view->still_ms));
+                               as_seconds(hang->view->limit_ms), as_seconds(hang->view->still_ms));
 }

@@ -15,8 +15,8 @@ enum {
 
 static const char section[] = "machine";
 
-static struct dpt_finding *add(struct dpt_findings *findings, bool good, const char *subject,
-                               const char *text)
+static struct dpt_finding *add_machine_finding(struct dpt_findings *findings, bool good,
+                                               const char *subject, const char *text)
 {
     return dpt_findings_add(findings, good ? DPT_FINDING_OK : DPT_FINDING_WARN, section, subject,
                             "%s", text);
@@ -42,8 +42,9 @@ static void judge_cpu(const struct dpt_machine *m, struct dpt_findings *findings
                                     "faster; a virtual machine needs a CPU model that has them");
     /* A run that computes on GPUs needs no fast cores. */
     if (strcmp(m->governor, "powersave") == 0)
-        dpt_finding_set_remedy(add(findings, false, "cpu frequency", "governor powersave"),
-                               "cpupower frequency-set -g performance");
+        dpt_finding_set_remedy(
+            add_machine_finding(findings, false, "cpu frequency", "governor powersave"),
+            "cpupower frequency-set -g performance");
 }
 
 static void judge_memory(const struct dpt_machine *m, const struct dpt_machine_devices *d,
@@ -54,7 +55,7 @@ static void judge_memory(const struct dpt_machine *m, const struct dpt_machine_d
                                "%.1f GiB, %.1f GiB available to this process",
                                (double)m->memory / (double)GIB, (double)m->available / (double)GIB);
     if (m->shm < 0) {
-        (void)add(findings, d->gpus < 2, "/dev/shm", "no tmpfs is there");
+        (void)add_machine_finding(findings, d->gpus < 2, "/dev/shm", "no tmpfs is there");
         return;
     }
     /* dpt's ranks share memory by memfd, which needs no room there. NCCL uses it. */
@@ -86,17 +87,17 @@ static void judge_limits(const struct dpt_machine *m, const struct dpt_machine_d
     print_limit(m->files, number, sizeof number);
     (void)snprintf(text, sizeof text, "%s open files for a process", number);
     if (m->files < FILES_ENOUGH)
-        dpt_finding_set_remedy(add(findings, false, "ulimit -n", text),
+        dpt_finding_set_remedy(add_machine_finding(findings, false, "ulimit -n", text),
                                "a rank has a socket for each rank of another machine: "
                                "ulimit -n %d (hard limit: %" PRId64 ")",
                                FILES_ENOUGH, m->files_hard);
     else
-        (void)add(findings, true, "ulimit -n", text);
+        (void)add_machine_finding(findings, true, "ulimit -n", text);
     const bool scarce = d->rdma > 0 && m->locked < GIB;
     print_limit(m->locked == INT64_MAX ? m->locked : m->locked / 1024, number, sizeof number);
     (void)snprintf(text, sizeof text, "%s%s may be locked", number,
                    m->locked == INT64_MAX ? "" : " KiB");
-    struct dpt_finding *locked = add(findings, !scarce, "ulimit -l", text);
+    struct dpt_finding *locked = add_machine_finding(findings, !scarce, "ulimit -l", text);
     if (scarce)
         dpt_finding_set_remedy(locked, "RDMA locks its buffers: ulimit -l unlimited "
                                        "(/etc/security/limits.conf, or docker run --ulimit "
@@ -110,8 +111,8 @@ static void judge_clock(const struct dpt_machine *m, struct dpt_findings *findin
     bool is_slow = false;
     for (size_t i = 0; i < sizeof slow / sizeof *slow; i++)
         is_slow = is_slow || strcmp(m->clock, slow[i]) == 0;
-    struct dpt_finding *clock =
-        add(findings, !is_slow, "clock source", m->clock[0] != '\0' ? m->clock : "not known");
+    struct dpt_finding *clock = add_machine_finding(findings, !is_slow, "clock source",
+                                                    m->clock[0] != '\0' ? m->clock : "not known");
     if (is_slow)
         dpt_finding_set_remedy(clock, "each read of the clock takes about a microsecond; the boot "
                                       "option tsc=reliable keeps the fast one, if the CPU's is "
@@ -128,7 +129,7 @@ static void judge_buffers(const struct dpt_machine *m, const struct dpt_machine_
     const bool small = d->fastest_mbit >= FAST_MBIT && least < BUFFER_MIB_ENOUGH * MIB;
     (void)snprintf(text, sizeof text, "at most %.1f MiB to send, %.1f MiB to receive",
                    (double)m->send_buffer / (double)MIB, (double)m->receive_buffer / (double)MIB);
-    struct dpt_finding *buffers = add(findings, !small, "TCP buffers", text);
+    struct dpt_finding *buffers = add_machine_finding(findings, !small, "TCP buffers", text);
     if (small)
         dpt_finding_set_remedy(buffers, "sysctl -w net.ipv4.tcp_rmem='4096 131072 16777216' "
                                         "net.ipv4.tcp_wmem='4096 16384 16777216'");

@@ -101,7 +101,7 @@ static enum dpt_status look_at_log(const struct dpt_doctor_args *args, struct dp
     return write_json(args, dpt_run_log_json(&log, now_s), err);
 }
 
-static enum dpt_status run_command(const struct dpt_doctor_args *args, struct dpt_err *err)
+static enum dpt_status run_doctor_command(const struct dpt_doctor_args *args, struct dpt_err *err)
 {
     switch (args->command) {
     case DPT_DOCTOR_MACHINE:
@@ -118,7 +118,7 @@ static enum dpt_status run_command(const struct dpt_doctor_args *args, struct dp
     return dpt_fail(err, DPT_EINVAL, "no such command");
 }
 
-static int complain(const struct dpt_err *err)
+static int print_doctor_error(const struct dpt_err *err)
 {
     const bool usage = err->status == DPT_EINVAL;
     (void)fprintf(stderr, "dpt-doctor: %s%s\n", err->text, usage ? "; see dpt-doctor --help" : "");
@@ -135,10 +135,10 @@ int main(int argc, char **argv)
     else if (status == DPT_OK && args.version)
         (void)puts("dpt-doctor " DPT_VERSION);
     else if (status == DPT_OK)
-        status = run_command(&args, &err);
+        status = run_doctor_command(&args, &err);
     if (status == DPT_OK && fflush(stdout) != 0)
         status = dpt_fail(&err, DPT_EIO, "write to the standard output failed");
     if (status != DPT_OK)
-        return complain(&err);
+        return print_doctor_error(&err);
     return findings.count[DPT_FINDING_FAIL] > 0 ? EXIT_FOUND : 0;
 }

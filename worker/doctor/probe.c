@@ -16,7 +16,7 @@ enum { CHUNK_BYTES = 256 << 10, DRAIN_MS = 1000, HOST_BYTES = 64, ENDPOINT_BYTES
 
 #define GREETING "dpt-doctor 1 "
 
-static int64_t in(int64_t ms)
+static int64_t deadline_in(int64_t ms)
 {
     return dpt_now_ms() + ms;
 }
@@ -55,15 +55,15 @@ static enum dpt_status send_ping(int fd, char kind, int64_t timeout_ms, struct d
 {
     char ping[DPT_PROBE_PING_BYTES];
     memset(ping, kind, sizeof ping);
-    DPT_TRY(dpt_wire_send(fd, ping, sizeof ping, in(timeout_ms), err));
-    return dpt_wire_recv(fd, ping, sizeof ping, in(timeout_ms), err);
+    DPT_TRY(dpt_wire_send(fd, ping, sizeof ping, deadline_in(timeout_ms), err));
+    return dpt_wire_recv(fd, ping, sizeof ping, deadline_in(timeout_ms), err);
 }
 
 static enum dpt_status measure_pings(int fd, int64_t timeout_ms, struct dpt_probe_result *ret,
                                      struct dpt_err *err)
 {
     static int64_t times[DPT_PROBE_PINGS_MAX];
-    const int64_t until_ms = in(DPT_PROBE_PING_MS);
+    const int64_t until_ms = deadline_in(DPT_PROBE_PING_MS);
     int n = 0, warm = DPT_PROBE_WARM_PINGS;
     /* At least one ping is counted, however slow the link is. */
     while (n == 0 || (n < DPT_PROBE_PINGS_MAX && dpt_now_ms() < until_ms)) {
@@ -86,7 +86,7 @@ static enum dpt_status measure_pings(int fd, int64_t timeout_ms, struct dpt_prob
 static enum dpt_status send_stream(int fd, const struct dpt_probe_order *order, struct dpt_err *err)
 {
     static char chunk[CHUNK_BYTES];
-    const int64_t until_ms = in(order->ms);
+    const int64_t until_ms = deadline_in(order->ms);
     int64_t left = order->bytes;
     while (left > 0 && dpt_now_ms() < until_ms) {
         const size_t bytes = left < CHUNK_BYTES ? (size_t)left : CHUNK_BYTES;
@@ -112,12 +112,12 @@ static enum dpt_status measure_on(int fd, const struct dpt_probe_order *order,
 {
     char line[DPT_WIRE_LINE_BYTES];
     const char *rest;
-    DPT_TRY(dpt_wire_say(fd, in(order->timeout_ms), err, GREETING "serve %" PRId64 " %" PRId64,
-                         order->ms, order->bytes));
-    DPT_TRY(hear_ok(fd, in(order->timeout_ms), line, &rest, err));
+    DPT_TRY(dpt_wire_say(fd, deadline_in(order->timeout_ms), err,
+                         GREETING "serve %" PRId64 " %" PRId64, order->ms, order->bytes));
+    DPT_TRY(hear_ok(fd, deadline_in(order->timeout_ms), line, &rest, err));
     DPT_TRY(measure_pings(fd, order->timeout_ms, ret, err));
     DPT_TRY(send_stream(fd, order, err));
-    DPT_TRY(hear_ok(fd, in(order->timeout_ms + order->ms), line, &rest, err));
+    DPT_TRY(hear_ok(fd, deadline_in(order->timeout_ms + order->ms), line, &rest, err));
     if (sscanf(rest, "%" SCNd64 " %" SCNd64, &ret->bytes, &ret->ns) != 2 || ret->bytes < 0 ||
         ret->ns <= 0)
         return dpt_fail(err, DPT_EPROTO, "an answer that no dpt-doctor sends");
@@ -128,7 +128,7 @@ static enum dpt_status measure_to(const char *endpoint, const struct dpt_probe_o
                                   struct dpt_probe_result *ret, struct dpt_err *err)
 {
     int fd = -1;
-    DPT_TRY(dpt_wire_connect(endpoint, in(order->timeout_ms), &fd, err));
+    DPT_TRY(dpt_wire_connect(endpoint, deadline_in(order->timeout_ms), &fd, err));
     const enum dpt_status status = measure_on(fd, order, ret, err);
     dpt_wire_drop(fd);
     return dpt_wrap(err, status, "%.100s", endpoint);
@@ -163,11 +163,11 @@ static enum dpt_status return_pings(int fd, int64_t timeout_ms, struct dpt_err *
 {
     char ping[DPT_PROBE_PING_BYTES];
     /* A ping is one wait here and two at the sender. */
-    const int64_t until_ms = in(DPT_PROBE_PING_MS + 2 * DPT_PROBE_PINGS_LATE * timeout_ms);
+    const int64_t until_ms = deadline_in(DPT_PROBE_PING_MS + 2 * DPT_PROBE_PINGS_LATE * timeout_ms);
     for (int i = 0; i <= DPT_PROBE_PINGS_MAX + DPT_PROBE_WARM_PINGS && dpt_now_ms() < until_ms;
          i++) {
-        DPT_TRY(dpt_wire_recv(fd, ping, sizeof ping, in(timeout_ms), err));
-        DPT_TRY(dpt_wire_send(fd, ping, sizeof ping, in(timeout_ms), err));
+        DPT_TRY(dpt_wire_recv(fd, ping, sizeof ping, deadline_in(timeout_ms), err));
+        DPT_TRY(dpt_wire_send(fd, ping, sizeof ping, deadline_in(timeout_ms), err));
         if (ping[0] == 'e')
             return DPT_OK;
     }
@@ -179,7 +179,7 @@ static enum dpt_status receive_stream(int fd, int64_t ms, int64_t timeout_ms,
                                       struct dpt_probe_count *count, struct dpt_err *err)
 {
     static char chunk[CHUNK_BYTES];
-    int64_t until_ms = in(timeout_ms);
+    int64_t until_ms = deadline_in(timeout_ms);
     for (;;) {
         const ssize_t n = recv(fd, chunk, sizeof chunk, MSG_DONTWAIT);
         if (n == 0)
@@ -188,7 +188,7 @@ static enum dpt_status receive_stream(int fd, int64_t ms, int64_t timeout_ms,
             return dpt_fail_errno(err, errno, "receive");
         if (n > 0) {
             if (count->first_ns == 0)
-                until_ms = in(ms);
+                until_ms = deadline_in(ms);
             dpt_probe_count_add(count, dpt_now_ns(), n, ms);
         }
         if (dpt_now_ms() >= until_ms)
@@ -203,10 +203,10 @@ static enum dpt_status receive_stream(int fd, int64_t ms, int64_t timeout_ms,
 
 /* Reads until the sender drops the connection, so that this end does not drop it first and lose its
  * answer. At most DRAIN_MS. */
-static void drain(int fd)
+static void drain_connection(int fd)
 {
     static char chunk[CHUNK_BYTES];
-    const int64_t until_ms = in(DRAIN_MS);
+    const int64_t until_ms = deadline_in(DRAIN_MS);
     struct dpt_err ignored;
     while (dpt_now_ms() < until_ms) {
         const ssize_t n = recv(fd, chunk, sizeof chunk, MSG_DONTWAIT);
@@ -225,12 +225,12 @@ static enum dpt_status serve_stream(int fd, const char *args, int64_t timeout_ms
     if (sscanf(args, "%" SCNd64 " %" SCNd64, &ms, &max) != 2 || ms < DPT_PROBE_STREAM_MS_MIN ||
         ms > DPT_PROBE_STREAM_MS_MAX)
         return dpt_fail(err, DPT_EPROTO, "a time that no dpt-doctor sends");
-    DPT_TRY(dpt_wire_say(fd, in(timeout_ms), err, "ok"));
+    DPT_TRY(dpt_wire_say(fd, deadline_in(timeout_ms), err, "ok"));
     DPT_TRY(return_pings(fd, timeout_ms, err));
     DPT_TRY(receive_stream(fd, ms, timeout_ms, &count, err));
     dpt_probe_count_end(&count, &bytes, &ns);
-    DPT_TRY(dpt_wire_say(fd, in(timeout_ms), err, "ok %" PRId64 " %" PRId64, bytes, ns));
-    drain(fd);
+    DPT_TRY(dpt_wire_say(fd, deadline_in(timeout_ms), err, "ok %" PRId64 " %" PRId64, bytes, ns));
+    drain_connection(fd);
     return DPT_OK;
 }
 
@@ -241,7 +241,7 @@ static enum dpt_status serve_hello(int fd, int64_t timeout_ms, struct dpt_err *e
     char host[HOST_BYTES] = "";
     if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0')
         (void)snprintf(host, sizeof host, "unnamed");
-    return dpt_wire_say(fd, in(timeout_ms), err, "ok %s", host);
+    return dpt_wire_say(fd, deadline_in(timeout_ms), err, "ok %s", host);
 }
 
 static enum dpt_status serve_measure(int fd, const char *args, int64_t timeout_ms,
@@ -255,7 +255,7 @@ static enum dpt_status serve_measure(int fd, const char *args, int64_t timeout_m
         order.bytes < 1 || order.bytes > DPT_PROBE_BYTES_MAX)
         return dpt_fail(err, DPT_EPROTO, "an order that no dpt-doctor sends");
     DPT_TRY(measure_to(endpoint, &order, &result, err));
-    return dpt_wire_say(fd, in(timeout_ms), err,
+    return dpt_wire_say(fd, deadline_in(timeout_ms), err,
                         "ok %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64,
                         result.p50_ns, result.p99_ns, result.pings, result.bytes, result.ns);
 }
@@ -280,13 +280,14 @@ enum dpt_status dpt_probe_serve(int fd, int64_t timeout_ms, struct dpt_err *err)
 {
     char line[DPT_WIRE_LINE_BYTES];
     struct dpt_err ignored;
-    enum dpt_status status = dpt_wire_hear(fd, in(DPT_PROBE_LINE_MS), line, err);
+    enum dpt_status status = dpt_wire_hear(fd, deadline_in(DPT_PROBE_LINE_MS), line, err);
     if (status == DPT_OK)
         status = follow_order(fd, line, timeout_ms, err);
     /* If the other end is gone, nobody waits for the reason. */
     if (status != DPT_OK && status != DPT_EPEER &&
-        dpt_wire_say(fd, in(DPT_PROBE_LINE_MS), &ignored, "fail %.400s", err->text) == DPT_OK)
-        drain(fd);
+        dpt_wire_say(fd, deadline_in(DPT_PROBE_LINE_MS), &ignored, "fail %.400s", err->text) ==
+            DPT_OK)
+        drain_connection(fd);
     (void)close(fd);
     return status;
 }
@@ -299,10 +300,10 @@ enum dpt_status dpt_probe_hello(const char *endpoint, int64_t timeout_ms, char *
     char line[DPT_WIRE_LINE_BYTES];
     const char *rest = "";
     int fd = -1;
-    DPT_TRY(dpt_wire_connect(endpoint, in(timeout_ms), &fd, err));
-    enum dpt_status status = dpt_wire_say(fd, in(timeout_ms), err, GREETING "hello");
+    DPT_TRY(dpt_wire_connect(endpoint, deadline_in(timeout_ms), &fd, err));
+    enum dpt_status status = dpt_wire_say(fd, deadline_in(timeout_ms), err, GREETING "hello");
     if (status == DPT_OK)
-        status = hear_ok(fd, in(timeout_ms), line, &rest, err);
+        status = hear_ok(fd, deadline_in(timeout_ms), line, &rest, err);
     if (status == DPT_OK)
         (void)snprintf(ret_host, bytes, "%s", rest);
     dpt_wire_drop(fd);
@@ -318,12 +319,12 @@ enum dpt_status dpt_probe_pair(const char *from, const char *to,
     int fd = -1;
     /* The node's own waits, each of timeout_ms: connect, greeting, pings, answer. */
     const int64_t patience_ms = 4 * order->timeout_ms + 2 * order->ms + 2 * DPT_PROBE_PING_MS;
-    DPT_TRY(dpt_wire_connect(from, in(order->timeout_ms), &fd, err));
+    DPT_TRY(dpt_wire_connect(from, deadline_in(order->timeout_ms), &fd, err));
     enum dpt_status status =
-        dpt_wire_say(fd, in(order->timeout_ms), err, GREETING "measure %.280s %" PRId64 " %" PRId64,
-                     to, order->ms, order->bytes);
+        dpt_wire_say(fd, deadline_in(order->timeout_ms), err,
+                     GREETING "measure %.280s %" PRId64 " %" PRId64, to, order->ms, order->bytes);
     if (status == DPT_OK)
-        status = hear_ok(fd, in(patience_ms), line, &rest, err);
+        status = hear_ok(fd, deadline_in(patience_ms), line, &rest, err);
     if (status == DPT_OK &&
         sscanf(rest, "%" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64, &ret->p50_ns,
                &ret->p99_ns, &ret->pings, &ret->bytes, &ret->ns) != 5)

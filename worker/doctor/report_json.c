@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Appends `item` (taken; NULL: no memory). False: no memory. */
-static bool append(json_t *array, json_t *item)
+static bool append_json_item(json_t *array, json_t *item)
 {
     return array && json_array_append_new(array, item) == 0;
 }
@@ -20,8 +20,9 @@ static json_t *rows_of_gpu(const struct dpt_gpus *gpus, int a)
     for (int b = 0; row && b < gpus->n; b++) {
         char link[16];
         dpt_gpus_print_link(gpus, a, b, link);
-        if (!append(row, json_pack("{s:s, s:s}", "link", link, "peer_access",
-                                   a == b ? "itself" : dpt_peer_access_text(gpus->access[a][b]))))
+        if (!append_json_item(
+                row, json_pack("{s:s, s:s}", "link", link, "peer_access",
+                               a == b ? "itself" : dpt_peer_access_text(gpus->access[a][b]))))
             break;
     }
     return row;
@@ -35,7 +36,7 @@ json_t *dpt_report_json_gpus(const struct dpt_gpus *gpus)
         json_t *item = json_pack("{s:i, s:s, s:o, s:i, s:o}", "index", i, "bus", gpu->pci.bus_id,
                                  "name", dpt_finding_json_text(gpu->name), "numa", gpu->pci.numa,
                                  "to", rows_of_gpu(gpus, i));
-        if (!append(array, item)) {
+        if (!append_json_item(array, item)) {
             json_decref(array);
             return NULL;
         }
@@ -49,22 +50,22 @@ json_t *dpt_report_json_nics(const struct dpt_nics *nics)
     bool whole = true;
     for (int i = 0; i < nics->n; i++) {
         const struct dpt_nic *nic = &nics->nic[i];
-        whole = whole &&
-                append(interfaces,
-                       json_pack("{s:o, s:b, s:b, s:I, s:i, s:i, s:s}", "name",
-                                 dpt_finding_json_text(nic->name), "up", nic->up, "virtual",
-                                 nic->is_virtual, "mbit", (json_int_t)nic->mbit, "mtu", nic->mtu,
-                                 "numa", nic->pci.numa, "addresses", nic->addresses));
+        whole = whole && append_json_item(interfaces,
+                                          json_pack("{s:o, s:b, s:b, s:I, s:i, s:i, s:s}", "name",
+                                                    dpt_finding_json_text(nic->name), "up", nic->up,
+                                                    "virtual", nic->is_virtual, "mbit",
+                                                    (json_int_t)nic->mbit, "mtu", nic->mtu, "numa",
+                                                    nic->pci.numa, "addresses", nic->addresses));
     }
     for (int i = 0; i < nics->n_rdma; i++) {
         const struct dpt_rdma *device = &nics->rdma[i];
-        whole =
-            whole &&
-            append(rdma, json_pack("{s:o, s:b, s:o, s:o, s:o, s:i}", "name",
-                                   dpt_finding_json_text(device->name), "active", device->active,
-                                   "rate", dpt_finding_json_text(device->rate), "link_layer",
-                                   dpt_finding_json_text(device->link_layer), "net",
-                                   dpt_finding_json_text(device->net), "numa", device->pci.numa));
+        whole = whole &&
+                append_json_item(
+                    rdma, json_pack("{s:o, s:b, s:o, s:o, s:o, s:i}", "name",
+                                    dpt_finding_json_text(device->name), "active", device->active,
+                                    "rate", dpt_finding_json_text(device->rate), "link_layer",
+                                    dpt_finding_json_text(device->link_layer), "net",
+                                    dpt_finding_json_text(device->net), "numa", device->pci.numa));
     }
     if (!whole || !interfaces || !rdma) {
         json_decref(interfaces);
@@ -94,11 +95,11 @@ json_t *dpt_report_json_matrix(const struct dpt_matrix *m)
     bool whole = nodes && pairs;
     dpt_matrix_medians(m, &medians);
     for (int i = 0; whole && i < m->n; i++)
-        whole = append(nodes, dpt_finding_json_text(m->name[i]));
+        whole = append_json_item(nodes, dpt_finding_json_text(m->name[i]));
     for (int a = 0; whole && a < m->n; a++)
         for (int b = 0; whole && b < m->n; b++)
             if (a != b && m->pair[a][b].state != DPT_PAIR_OPEN)
-                whole = append(pairs, json_of_pair(m, a, b));
+                whole = append_json_item(pairs, json_of_pair(m, a, b));
     if (!whole) {
         json_decref(nodes);
         json_decref(pairs);
@@ -115,15 +116,16 @@ json_t *dpt_report_json_nccl(const struct dpt_nccl_log *log)
     json_t *edges = json_array(), *reasons = json_array();
     bool whole = edges && reasons;
     for (int i = 0; whole && i < log->n_edges; i++)
-        whole =
-            append(edges, json_pack("{s:i, s:i, s:o, s:i}", "from", log->edge[i].from, "to",
-                                    log->edge[i].to, "via", dpt_finding_json_text(log->edge[i].via),
-                                    "channels", log->edge[i].channels));
+        whole = append_json_item(edges, json_pack("{s:i, s:i, s:o, s:i}", "from", log->edge[i].from,
+                                                  "to", log->edge[i].to, "via",
+                                                  dpt_finding_json_text(log->edge[i].via),
+                                                  "channels", log->edge[i].channels));
     for (int i = 0; whole && i < log->n_reasons; i++)
-        whole = append(reasons, json_pack("{s:o, s:b, s:i, s:o}", "text",
-                                          dpt_finding_json_text(log->reason[i].text), "bad",
-                                          log->reason[i].bad, "count", log->reason[i].count, "line",
-                                          dpt_finding_json_text(log->reason[i].line)));
+        whole = append_json_item(reasons,
+                                 json_pack("{s:o, s:b, s:i, s:o}", "text",
+                                           dpt_finding_json_text(log->reason[i].text), "bad",
+                                           log->reason[i].bad, "count", log->reason[i].count,
+                                           "line", dpt_finding_json_text(log->reason[i].line)));
     if (!whole) {
         json_decref(edges);
         json_decref(reasons);
@@ -158,9 +160,9 @@ json_t *dpt_report_json_hang(const struct dpt_hang *hang)
     json_t *ranks = json_array(), *blamed = json_array();
     bool whole = ranks && blamed;
     for (int i = 0; whole && i < view->n; i++)
-        whole = append(ranks, json_of_rank(&view->rank[i]));
+        whole = append_json_item(ranks, json_of_rank(&view->rank[i]));
     for (int i = 0; whole && i < hang->n_blamed; i++)
-        whole = append(blamed, json_integer(hang->blamed[i]->rank));
+        whole = append_json_item(blamed, json_integer(hang->blamed[i]->rank));
     if (!whole) {
         json_decref(ranks);
         json_decref(blamed);

@@ -82,7 +82,7 @@ static void take_step(void *ctx, const json_t *object)
     steps->time[steps->n++ % DPT_RUN_LOG_LINES_MAX] = json_number_value(time);
 }
 
-static void take_event(void *ctx, const json_t *object)
+static void take_log_event(void *ctx, const json_t *object)
 {
     struct dpt_run_log *log = ctx;
     const char *kind = json_string_value(json_object_get(object, "kind"));
@@ -139,7 +139,7 @@ enum dpt_status dpt_run_log_read(const char *dir, struct dpt_run_log *ret, struc
     ret->ended = summary_time(dir) >= ret->step_s;
     DPT_TRY(dpt_fs_join(dir, "events.jsonl", path, sizeof path, err));
     if (read_tail(path, text, &ignored) == DPT_OK) /* an old run has none */
-        for_each_record(text, take_event, ret);
+        for_each_record(text, take_log_event, ret);
     return DPT_OK;
 }
 

@@ -32,7 +32,7 @@ enum dpt_status dpt_wire_wait(int fd, bool write, int64_t deadline_ms, struct dp
 }
 
 /* As dpt_wire_wait, but waits on after a signal. */
-static enum dpt_status await(int fd, bool write, int64_t deadline_ms, struct dpt_err *err)
+static enum dpt_status await_socket(int fd, bool write, int64_t deadline_ms, struct dpt_err *err)
 {
     enum dpt_status status;
     do
@@ -64,7 +64,7 @@ static int try_address(const struct addrinfo *info, int64_t deadline_ms, int *re
     if (connect(fd, info->ai_addr, info->ai_addrlen) != 0)
         error = errno;
     if (error == EINPROGRESS) {
-        if (await(fd, true, deadline_ms, &ignored) != DPT_OK)
+        if (await_socket(fd, true, deadline_ms, &ignored) != DPT_OK)
             error = ETIMEDOUT;
         else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0)
             error = errno;
@@ -188,7 +188,7 @@ enum dpt_status dpt_wire_send(int fd, const void *data, size_t bytes, int64_t de
             return is_end(errno) ? dpt_fail(err, DPT_EPEER, "the connection ended")
                                  : dpt_fail_errno(err, errno, "send");
         if (n < 0) {
-            DPT_TRY(await(fd, true, deadline_ms, err));
+            DPT_TRY(await_socket(fd, true, deadline_ms, err));
             continue;
         }
         at += n;
@@ -208,7 +208,7 @@ enum dpt_status dpt_wire_recv(int fd, void *data, size_t bytes, int64_t deadline
         if (n < 0 && errno != EAGAIN && errno != EINTR)
             return dpt_fail_errno(err, errno, "receive");
         if (n < 0) {
-            DPT_TRY(await(fd, false, deadline_ms, err));
+            DPT_TRY(await_socket(fd, false, deadline_ms, err));
             continue;
         }
         at += n;

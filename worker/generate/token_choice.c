@@ -16,7 +16,7 @@ static int by_logit(const void *a, const void *b)
 }
 
 /* Draw `i` of the seed: a number in [0, 1) with 53 random bits. */
-static double uniform(uint64_t seed, int64_t i)
+static double uniform_draw(uint64_t seed, int64_t i)
 {
     uint32_t block[4];
     dpt_philox(dpt_rng_key(seed, DPT_RNG_GENERATE, (uint64_t)i, 0, 0), 0, block);
@@ -35,7 +35,7 @@ enum dpt_status dpt_token_choice_check_logits(const float *logits, int v, struct
     return DPT_OK;
 }
 
-static int32_t greatest(const float *logits, int v)
+static int32_t greatest_logit(const float *logits, int v)
 {
     int best = 0;
     for (int t = 1; t < v; t++)
@@ -53,7 +53,7 @@ void dpt_token_choice_sort(const float *logits, int v, struct dpt_token_candidat
 
 double dpt_token_choice_log_sum_exp(const float *logits, int v)
 {
-    const double most = (double)logits[greatest(logits, v)];
+    const double most = (double)logits[greatest_logit(logits, v)];
     double sum = 0; /* relative to the greatest weight, so that no term overflows */
     for (int t = 0; t < v; t++)
         sum += exp((double)logits[t] - most);
@@ -66,13 +66,13 @@ int32_t dpt_token_choice(const float *logits, int v,
 {
     DPT_ASSERT(v > 0 && sampling->temperature >= 0 && sampling->top_k >= 0);
     if (sampling->temperature == 0 || sampling->top_k == 1)
-        return greatest(logits, v);
+        return greatest_logit(logits, v);
     dpt_token_choice_sort(logits, v, scratch);
     const int n = sampling->top_k > 0 && sampling->top_k < v ? sampling->top_k : v;
     double total = 0;
     for (int k = 0; k < n; k++)
         total += exp(((double)scratch[k].logit - (double)scratch[0].logit) / sampling->temperature);
-    const double drawn = uniform(sampling->seed, i) * total;
+    const double drawn = uniform_draw(sampling->seed, i) * total;
     double sum = 0;
     int k = 0;
     for (; k < n - 1; k++) {

@@ -198,7 +198,7 @@ bool dpt_slot_needs_dx(const struct dpt_slot *slot, int layer)
 }
 
 /* The address of column `column` of a matrix. */
-static const void *columns(const void *matrix, enum dpt_dtype dtype, int64_t column)
+static const void *matrix_columns(const void *matrix, enum dpt_dtype dtype, int64_t column)
 {
     return (const char *)matrix + (size_t)column * dpt_dtype_bytes(dtype);
 }
@@ -232,19 +232,19 @@ void dpt_adapters_forward(const struct dpt_unit_call *call, const struct dpt_ada
         if (a < 0)
             continue;
         make_u(adapters, a, product->x);
-        call->ops->linear_forward(call->stream,
-                                  &(struct dpt_linear_forward){
-                                      .n = call->n,
-                                      .in = adapters->rank,
-                                      .out = out_of(call->model, i),
-                                      .out_in = true,
-                                      .dtype = dtype,
-                                      .x = adapters->u,
-                                      .w = dpt_slot_weight(&adapters->own, a + 1),
-                                      .y = (void *)(uintptr_t)columns(product->y, dtype, column),
-                                      .y_stride = product->out,
-                                      .add_y = true,
-                                  });
+        call->ops->linear_forward(
+            call->stream, &(struct dpt_linear_forward){
+                              .n = call->n,
+                              .in = adapters->rank,
+                              .out = out_of(call->model, i),
+                              .out_in = true,
+                              .dtype = dtype,
+                              .x = adapters->u,
+                              .w = dpt_slot_weight(&adapters->own, a + 1),
+                              .y = (void *)(uintptr_t)matrix_columns(product->y, dtype, column),
+                              .y_stride = product->out,
+                              .add_y = true,
+                          });
     }
 }
 
@@ -266,7 +266,7 @@ static void adapter_backward(const struct dpt_adapters *adapters, const struct d
                                                .dtype = dtype,
                                                .x = adapters->u,
                                                .w = dpt_slot_weight(own, a + 1),
-                                               .dy = columns(product->dy, dtype, column),
+                                               .dy = matrix_columns(product->dy, dtype, column),
                                                .dy_stride = product->out,
                                                .dx = adapters->du,
                                                .dw = dpt_slot_grad(own, a + 1),

@@ -1,12 +1,8 @@
 /* The layout of a slot's memory of ResNets (resnet.h). */
 #include "worker/model/resnet.h"
 
+#include "base/extremes.h"
 #include "base/sample.h"
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 static int64_t outputs_of(const struct dpt_resnet_layer *layer)
 {
@@ -43,7 +39,7 @@ struct dpt_resnet_saved dpt_resnet_saved(const struct dpt_resnet *m, const struc
     struct dpt_resnet_saved saved = {0};
     int64_t largest = stem_outputs(m);
     for (int i = 0; i < m->n_blocks; i++)
-        largest = most(largest, outputs_of(&m->blocks[i].path[m->blocks[i].n_path - 1]));
+        largest = dpt_max_i64(largest, outputs_of(&m->blocks[i].path[m->blocks[i].n_path - 1]));
     for (int i = 0; i < 2; i++)
         saved.dstream[i] = dpt_carve(&carver, dtype, slot->b * largest);
     if (dtype != DPT_F32)
@@ -85,11 +81,11 @@ struct dpt_resnet_scratch dpt_resnet_scratch(const struct dpt_resnet *m,
                                              const struct dpt_slot *slot, size_t *ret_bytes)
 {
     struct dpt_carver carver = {slot->scratch, 0};
-    int64_t largest = most(outputs_of(&m->stem), m->features);
+    int64_t largest = dpt_max_i64(outputs_of(&m->stem), m->features);
     for (int i = 0; i < m->n_blocks; i++) {
         const struct dpt_resnet_block *block = &m->blocks[i];
         for (int k = 0; k < block->n_path; k++)
-            largest = most(largest, outputs_of(&block->path[k]));
+            largest = dpt_max_i64(largest, outputs_of(&block->path[k]));
     }
     struct dpt_resnet_scratch scratch;
     scratch.a = dpt_carve(&carver, m->base.dtype, slot->b * largest);

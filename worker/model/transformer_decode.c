@@ -50,16 +50,16 @@ size_t dpt_transformer_decode_bytes(const struct dpt_model *model, int64_t n)
     return carver.at;
 }
 
-static void normalise(const struct dpt_unit_call *call, int weight, const struct rows *r,
-                      const float *x)
+static void decode_norm(const struct dpt_unit_call *call, int weight, const struct rows *r,
+                        const float *x)
 {
     dpt_transformer_normalise(
         call, weight, &(struct dpt_normed){.x = x, .mean = r->mean, .rstd = r->rstd, .y = r->norm});
 }
 
 /* For one row it does not pay to pack the weights. */
-static void linear(const struct dpt_unit_call *call, enum dpt_product_name name, const float *x,
-                   float *y)
+static void decode_linear(const struct dpt_unit_call *call, enum dpt_product_name name,
+                          const float *x, float *y)
 {
     const struct dpt_product p =
         dpt_transformer_product(dpt_transformer_of(call), call->unit - 1, name);
@@ -85,8 +85,8 @@ static void decode_block(const struct dpt_unit_call *call, const struct dpt_deco
     const struct dpt_transformer *m = dpt_transformer_of(call);
     float *qkv = (float *)d->cache + (call->unit - 1) * block_floats(m);
     float *own = qkv + d->first * m->row;
-    normalise(call, dpt_transformer_norm(call, 0), r, r->x);
-    linear(call, DPT_PRODUCT_QKV, r->norm, own);
+    decode_norm(call, dpt_transformer_norm(call, 0), r, r->x);
+    decode_linear(call, DPT_PRODUCT_QKV, r->norm, own);
     dpt_transformer_rotate(call, r->cos, r->sin, false, own);
     call->ops->attention_rows(call->stream, &(struct dpt_attention_rows){
                                                 .first = d->first,
@@ -97,12 +97,12 @@ static void decode_block(const struct dpt_unit_call *call, const struct dpt_deco
                                                 .qkv = qkv,
                                                 .y = r->a,
                                             });
-    linear(call, DPT_PRODUCT_O, r->a, r->norm);
+    decode_linear(call, DPT_PRODUCT_O, r->a, r->norm);
     call->ops->add(call->stream, d->n * m->c, r->x, r->norm, r->x);
-    normalise(call, dpt_transformer_norm(call, 1), r, r->x);
-    linear(call, DPT_PRODUCT_UP, r->norm, r->up);
+    decode_norm(call, dpt_transformer_norm(call, 1), r, r->x);
+    decode_linear(call, DPT_PRODUCT_UP, r->norm, r->up);
     dpt_transformer_activate(call, r->up, r->act);
-    linear(call, DPT_PRODUCT_DOWN, r->act, r->a);
+    decode_linear(call, DPT_PRODUCT_DOWN, r->act, r->a);
     call->ops->add(call->stream, d->n * m->c, r->x, r->a, r->x);
 }
 
@@ -119,7 +119,7 @@ void dpt_transformer_decode(const struct dpt_model *model, const struct dpt_ops 
     for (call.unit = 1; call.unit <= m->layers; call.unit++)
         decode_block(&call, d, &r);
     call.n = 1;
-    normalise(&call, dpt_transformer_last_norm(m), &r, r.x + (d->n - 1) * m->c);
+    decode_norm(&call, dpt_transformer_last_norm(m), &r, r.x + (d->n - 1) * m->c);
     ops->linear_row(stream, &(struct dpt_linear_row){
                                 .in = m->c,
                                 .out = model->vocab,

@@ -1,14 +1,11 @@
 /* Sizes, parameters, and the layout of a slot's memory (transformer.h). */
 #include "worker/model/transformer.h"
 
+#include "base/extremes.h"
+
 #include <stdlib.h>
 
 enum { END_UNITS = 2 /* embedding and head */ };
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 enum dpt_status dpt_transformer_create(const struct dpt_transformer *family,
                                        const struct dpt_config *config, int params_max,
@@ -158,11 +155,11 @@ static struct dpt_transformer_scratch carve_scratch(const struct dpt_transformer
     const int64_t n = slot->b * slot->t;
     const enum dpt_dtype dtype = m->base.dtype;
     struct dpt_transformer_scratch scratch = {0};
-    scratch.wide = dpt_carve(carver, dtype, n * most(m->up, m->row));
+    scratch.wide = dpt_carve(carver, dtype, n * dpt_max_i64(m->up, m->row));
     if (m->gated)
         scratch.inner = dpt_carve(carver, dtype, n * m->inner);
-    scratch.a = dpt_carve(carver, dtype, n * most(m->c, m->q));
-    scratch.b = dpt_carve(carver, dtype, n * most(m->c, m->q));
+    scratch.a = dpt_carve(carver, dtype, n * dpt_max_i64(m->c, m->q));
+    scratch.b = dpt_carve(carver, dtype, n * dpt_max_i64(m->c, m->q));
     if (m->norm_bias)
         scratch.mean = dpt_carve(carver, DPT_F32, n);
     scratch.rstd = dpt_carve(carver, DPT_F32, n);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* base^n by squaring: no libm, the same bits everywhere. */
-static double power(double base, int64_t n)
+static double integer_power(double base, int64_t n)
 {
     double result = 1.0;
     for (; n > 0; n >>= 1) {
@@ -57,8 +57,8 @@ static struct update update_of(const struct dpt_config *config, const struct dpt
                                  .eps = (float)config->optimizer.eps,
                                  .weight_decay = weight_decay,
                                  .l2 = is_adam(config),
-                                 .bias1 = (float)(1.0 - power(beta1, step->updates + 1)),
-                                 .bias2 = (float)(1.0 - power(beta2, step->updates + 1)),
+                                 .bias1 = (float)(1.0 - integer_power(beta1, step->updates + 1)),
+                                 .bias2 = (float)(1.0 - integer_power(beta2, step->updates + 1)),
                                  .grad_scale = step->grad_scale,
                                  .copy_dtype = copy_dtype};
     return u;
@@ -68,7 +68,8 @@ static struct update update_of(const struct dpt_config *config, const struct dpt
  */
 static struct update average_of(const struct dpt_config *config, const struct dpt_model *model)
 {
-    const double kept = power(1.0 - config->model.batch_norm_momentum, dpt_config_slots(config));
+    const double kept =
+        integer_power(1.0 - config->model.batch_norm_momentum, dpt_config_slots(config));
     return (struct update){.is_sgd = true,
                            .sgd = {.lr = (float)(1.0 - kept),
                                    .weight_decay = 1.0f,

@@ -77,7 +77,7 @@ int dpt_shadow_shift(const struct dpt_world *world)
 }
 
 /* The position `by` places after `position`, cyclically; -1: it is on the same node. */
-static int across(const struct dpt_world *world, int position, int by)
+static int position_on_other_node(const struct dpt_world *world, int position, int by)
 {
     const int other = (position + by) % world->size;
     return nodes_of(world)[other] != nodes_of(world)[position] ? other : -1;
@@ -85,10 +85,10 @@ static int across(const struct dpt_world *world, int position, int by)
 
 int dpt_shadow_holder(const struct dpt_world *world, int shift, int position)
 {
-    return across(world, position, shift);
+    return position_on_other_node(world, position, shift);
 }
 
 int dpt_shadow_source(const struct dpt_world *world, int shift, int position)
 {
-    return across(world, position, world->size - shift);
+    return position_on_other_node(world, position, world->size - shift);
 }

@@ -115,7 +115,7 @@ static enum dpt_status run_plan(const struct dpt_plan_args *args, struct dpt_err
     return status;
 }
 
-static int complain(const struct dpt_err *err)
+static int print_plan_error(const struct dpt_err *err)
 {
     const bool usage = err->status == DPT_EINVAL;
     (void)fprintf(stderr, "dpt-plan: %s%s\n", err->text, usage ? "; see dpt-plan --help" : "");
@@ -135,5 +135,5 @@ int main(int argc, char **argv)
         status = run_plan(&args, &err);
     if (status == DPT_OK && fflush(stdout) != 0)
         status = dpt_fail(&err, DPT_EIO, "write to the standard output failed");
-    return status == DPT_OK ? 0 : complain(&err);
+    return status == DPT_OK ? 0 : print_plan_error(&err);
 }

@@ -122,7 +122,7 @@ static enum dpt_status check_sets(const struct dpt_source_args *a, struct dpt_er
     return DPT_OK;
 }
 
-static enum dpt_status check_args(const struct dpt_source_args *a, struct dpt_err *err)
+static enum dpt_status check_source_args(const struct dpt_source_args *a, struct dpt_err *err)
 {
     const int n = (a->config != NULL) + (a->model != NULL) + (a->params > 0 || a->layers > 0);
     if ((a->layers > 0) != (a->width > 0))
@@ -194,7 +194,7 @@ enum dpt_status dpt_source_open(const struct dpt_source_args *args, struct dpt_s
                                 struct dpt_err *err)
 {
     *ret = (struct dpt_source){.args = args};
-    DPT_TRY(check_args(args, err));
+    DPT_TRY(check_source_args(args, err));
     const enum dpt_status status = source_read(ret, err);
     if (status != DPT_OK)
         dpt_source_close(ret);

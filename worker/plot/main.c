@@ -137,7 +137,7 @@ static int plot_runs(const struct arguments *a, struct plot_run *runs, struct dp
     return lines_bad > 0 ? EXIT_LEFT_OUT : EXIT_SUCCESS;
 }
 
-static int run_command(int argc, char **argv)
+static int run_plot_command(int argc, char **argv)
 {
     static struct plot_run runs[PLOT_RUNS_MAX];
     struct arguments a = {.width = PLOT_WIDTH};
@@ -162,7 +162,7 @@ static int run_command(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    const int code = run_command(argc, argv);
+    const int code = run_plot_command(argc, argv);
     /* A full disk or a closed pipe is an error: the user did not see the output. */
     if (fflush(stdout) != 0) {
         (void)fprintf(stderr, "dpt-plot: write to the standard output failed\n");

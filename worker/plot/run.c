@@ -29,7 +29,7 @@ static const char *const failures[] = {"rank_lost", "node_lost", "comm_error", "
 typedef enum dpt_status take_record(struct plot_run *run, const json_t *object,
                                     struct dpt_err *err);
 
-static double number_of(const json_t *object, const char *field)
+static double number_in_record(const json_t *object, const char *field)
 {
     const json_t *value = json_object_get(object, field);
     return json_is_number(value) ? json_number_value(value) : (double)NAN;
@@ -47,7 +47,7 @@ static void go_back(struct plot_run *run, int64_t step)
 static enum dpt_status take_evaluation(struct plot_run *run, const json_t *object, int64_t step,
                                        struct dpt_err *err)
 {
-    const struct plot_evaluation evaluation = {step, number_of(object, "val_loss")};
+    const struct plot_evaluation evaluation = {step, number_in_record(object, "val_loss")};
     if (!dpt_array_reserve(&run->evaluations, &run->evaluations_room, run->n_evaluations + 1,
                            sizeof *run->evaluations))
         return dpt_fail_nomem(err, "evaluations of '%s'", run->metrics.path);
@@ -70,8 +70,8 @@ static enum dpt_status take_metrics(struct plot_run *run, const json_t *object, 
                                                    : dpt_fail(err, DPT_EPROTO, "no loss");
     }
     for (int i = 0; i < PLOT_QUANTITIES; i++)
-        point.value[i] = number_of(object, fields[i]);
-    if (number_of(object, "step_ms") == 0) /* the writing rank did not measure the step */
+        point.value[i] = number_in_record(object, fields[i]);
+    if (number_in_record(object, "step_ms") == 0) /* the writing rank did not measure the step */
         point.value[PLOT_THROUGHPUT] = (double)NAN;
     const char *name = json_string_value(json_object_get(object, "run"));
     if (name)
@@ -100,7 +100,8 @@ static enum dpt_status add_mark(struct plot_run *run, const struct plot_mark *ma
     return DPT_OK;
 }
 
-static enum dpt_status take_event(struct plot_run *run, const json_t *object, struct dpt_err *err)
+static enum dpt_status take_run_event(struct plot_run *run, const json_t *object,
+                                      struct dpt_err *err)
 {
     const char *kind = json_string_value(json_object_get(object, "kind"));
     const char *cause = json_string_value(json_object_get(object, "cause"));
@@ -225,7 +226,7 @@ enum dpt_status plot_run_read(const char *path, struct plot_run *run, struct dpt
                         (long long)run->metrics.records, run->metrics.records == 1 ? "" : "s");
     if (run->n_points == 0)
         return dpt_fail(err, DPT_EINVAL, "'%s' has no record of a step yet", run->metrics.path);
-    return dpt_fs_exists(run->events.path) ? read_lines(run, &run->events, take_event, err)
+    return dpt_fs_exists(run->events.path) ? read_lines(run, &run->events, take_run_event, err)
                                            : DPT_OK;
 }
 

@@ -102,7 +102,7 @@ static enum dpt_status take_command(const char *word, enum report_command *ret, 
 }
 
 /* Rules between options. */
-static enum dpt_status check_args(struct report_args *args, struct dpt_err *err)
+static enum dpt_status check_report_args(struct report_args *args, struct dpt_err *err)
 {
     const bool one_window = args->command == REPORT_DDP || args->command == REPORT_SHARDING;
     if (args->command == REPORT_DIFF) {
@@ -162,5 +162,5 @@ enum dpt_status report_args_read(int argc, char *const *argv, struct report_args
     if (!has_command)
         return dpt_fail(err, DPT_EINVAL,
                         "expected ddp, sharding, compare or diff; see dpt-trace --help");
-    return check_args(args, err);
+    return check_report_args(args, err);
 }

@@ -107,8 +107,8 @@ static void name_reports(struct comparison *c, size_t n)
     }
 }
 
-static enum dpt_status fill(const struct report_args *args, struct comparison *c,
-                            struct dpt_err *err)
+static enum dpt_status fill_comparison(const struct report_args *args, struct comparison *c,
+                                       struct dpt_err *err)
 {
     for (int i = 0; i < args->n_dirs; i++)
         DPT_TRY(add_folder(args, args->dirs[i], c, err));
@@ -131,7 +131,7 @@ enum dpt_status report_command_compare(const struct report_args *args, struct dp
     char dir[PATH_MAX];
     if (!c)
         return dpt_fail_nomem(err, "list of runs");
-    enum dpt_status status = fill(args, c, err);
+    enum dpt_status status = fill_comparison(args, c, err);
     if (status == DPT_OK) {
         report_comparison_print(c->at, c->n, stdout);
         status = dpt_fs_join(args->out ? args->out : "reports", "compare", dir, sizeof dir, err);

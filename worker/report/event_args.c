@@ -4,12 +4,12 @@
 #include <math.h>
 #include <string.h>
 
-static bool starts(const char *text, const char *with)
+static bool starts_with(const char *text, const char *with)
 {
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-static bool holds(const char *text, const char *part)
+static bool contains_text(const char *text, const char *part)
 {
     return strstr(text, part) != NULL;
 }
@@ -30,17 +30,17 @@ enum report_kernel_class report_kernel_class_of(const char *name)
                                           "pe_exe",
                                           "cpum_exe_subgraph",
                                           "collective_subgraph_execution"};
-    if (starts(name, "nccl") || starts(name, "hccl") || holds(name, "ncclKernel"))
+    if (starts_with(name, "nccl") || starts_with(name, "hccl") || contains_text(name, "ncclKernel"))
         return REPORT_COMMUNICATES;
-    if (starts(name, "hip"))
+    if (starts_with(name, "hip"))
         return REPORT_COMMUNICATES;
-    if (starts(name, "Memcpy") || starts(name, "Memset") || starts(name, "dma"))
+    if (starts_with(name, "Memcpy") || starts_with(name, "Memset") || starts_with(name, "dma"))
         return REPORT_MOVES;
-    if (holds(name, "Memcpy") || holds(name, "Memset") || holds(name, "dma") ||
-        holds(name, "Sync") || is_launch(name))
+    if (contains_text(name, "Memcpy") || contains_text(name, "Memset") ||
+        contains_text(name, "dma") || contains_text(name, "Sync") || is_launch(name))
         return REPORT_NEITHER;
     for (size_t i = 0; i < sizeof neither / sizeof *neither; i++)
-        if (starts(name, neither[i]))
+        if (starts_with(name, neither[i]))
             return REPORT_NEITHER;
     return REPORT_COMPUTES;
 }
@@ -69,7 +69,7 @@ static enum dpt_report_collective_kind collective_kind(const char *text)
         {"SendRecv", REPORT_SEND_RECV},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (holds(text, parts[i].part))
+        if (contains_text(text, parts[i].part))
             return parts[i].kind;
     return REPORT_OTHER_COLLECTIVE;
 }
@@ -85,10 +85,10 @@ static double element_bytes(const char *dtype)
     for (size_t i = 0; dtype && i < sizeof types / sizeof *types; i++)
         if (strcmp(dtype, types[i].name) == 0)
             return types[i].bytes;
-    return dtype && starts(dtype, "Float8") ? 1 : (double)NAN;
+    return dtype && starts_with(dtype, "Float8") ? 1 : (double)NAN;
 }
 
-static double number_of(const json_t *args, const char *key)
+static double number_in_args(const json_t *args, const char *key)
 {
     const json_t *value = json_object_get(args, key);
     return json_is_number(value) ? json_number_value(value) : (double)NAN;
@@ -98,8 +98,9 @@ struct report_detail report_collective_detail(const char *name, const json_t *ar
 {
     const char *call = json_string_value(json_object_get(args, "Collective name"));
     const char *dtype = json_string_value(json_object_get(args, "dtype"));
-    const double in = number_of(args, "In msg nelems"), out = number_of(args, "Out msg nelems"),
-                 group = number_of(args, "Group size");
+    const double in = number_in_args(args, "In msg nelems"),
+                 out = number_in_args(args, "Out msg nelems"),
+                 group = number_in_args(args, "Group size");
     const bool has_call = call && collective_kind(call) != REPORT_OTHER_COLLECTIVE;
     return (struct report_detail){
         .collective = collective_kind(has_call ? call : name),
@@ -124,8 +125,8 @@ static double first_input_elements(const json_t *dims)
 
 bool report_host_detail(const json_t *args, struct report_detail *ret)
 {
-    const double batch = number_of(args, "batch"), positions = number_of(args, "positions"),
-                 peer = number_of(args, "peer");
+    const double batch = number_in_args(args, "batch"),
+                 positions = number_in_args(args, "positions"), peer = number_in_args(args, "peer");
     const json_t *dims = json_object_get(args, "Input Dims");
     *ret = (struct report_detail){.bytes = (double)NAN, .peer = REPORT_UNKNOWN};
     if (peer >= 0 && peer <= 1 << 20) {

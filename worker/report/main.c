@@ -15,7 +15,7 @@ static enum dpt_status report_as_asked(const struct report_args *args, struct dp
                                            : report_command_windows(args, err);
 }
 
-static int run_command(int argc, char **argv)
+static int run_trace_command(int argc, char **argv)
 {
     static struct report_args args;
     struct dpt_err err;
@@ -40,7 +40,7 @@ static int run_command(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    const int code = run_command(argc, argv);
+    const int code = run_trace_command(argc, argv);
     /* A full disk or a closed pipe is an error: the user did not see the output. */
     if (fflush(stdout) != 0) {
         (void)fprintf(stderr, "dpt-trace: write to the standard output failed\n");

@@ -60,7 +60,7 @@ static size_t thin_out(const struct level *levels, size_t n, int64_t begin_ns,
 }
 
 /* `levels` by bytes; all_ns: sum of their times. */
-static int64_t percentile(const struct level *levels, size_t n, int64_t all_ns, double share)
+static int64_t level_percentile(const struct level *levels, size_t n, int64_t all_ns, double share)
 {
     double left_ns = share * (double)all_ns;
     for (size_t i = 0; i < n; i++) {
@@ -91,8 +91,8 @@ enum dpt_status report_memory_find(const struct report_trace *trace, int64_t beg
     memory->final = levels[n - 1].bytes;
     qsort(levels, n, sizeof *levels, compare_bytes);
     memory->peak = levels[n - 1].bytes;
-    memory->p50 = percentile(levels, n, all_ns, 0.50);
-    memory->p95 = percentile(levels, n, all_ns, 0.95);
+    memory->p50 = level_percentile(levels, n, all_ns, 0.50);
+    memory->p95 = level_percentile(levels, n, all_ns, 0.95);
     free(levels);
     return DPT_OK;
 }

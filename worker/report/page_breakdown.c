@@ -45,7 +45,7 @@ static double at_least_0(double value)
 
 /* A wait for peers that computation hides takes no time of the step, so waits are at most the
  * exposed communication. The device is idle while its thread waits for data or saves. */
-static void divide(const struct shares *shares, double ret[PARTS])
+static void divide_step_time(const struct shares *shares, double ret[PARTS])
 {
     const double exposed = at_least_0(shares->exposed), idle = at_least_0(shares->idle);
     const double wait = fmin(exposed, at_least_0(shares->wait));
@@ -67,27 +67,29 @@ static void divide(const struct shares *shares, double ret[PARTS])
 static void divide_rank(const struct dpt_report_rank *rank, double ret[PARTS])
 {
     const double window = (double)rank->time.window_ns;
-    divide(&(struct shares){.compute = rank->time.compute_percent,
-                            .non_compute = rank->time.non_compute_percent,
-                            .idle = rank->time.idle_percent,
-                            .exposed = rank->time.exposed_percent,
-                            .wait = page_percent(page_known(rank->phases.peer_wait_ns), window),
-                            .data = page_percent(page_known(rank->phases.data_wait_ns), window),
-                            .checkpoint =
-                                page_percent(page_known(rank->phases.checkpoint_ns), window)},
-           ret);
+    divide_step_time(
+        &(struct shares){.compute = rank->time.compute_percent,
+                         .non_compute = rank->time.non_compute_percent,
+                         .idle = rank->time.idle_percent,
+                         .exposed = rank->time.exposed_percent,
+                         .wait = page_percent(page_known(rank->phases.peer_wait_ns), window),
+                         .data = page_percent(page_known(rank->phases.data_wait_ns), window),
+                         .checkpoint =
+                             page_percent(page_known(rank->phases.checkpoint_ns), window)},
+        ret);
 }
 
 static void divide_means(const struct dpt_report_means *means, double ret[PARTS])
 {
-    divide(&(struct shares){.compute = means->compute_percent,
-                            .non_compute = means->non_compute_percent,
-                            .idle = means->idle_percent,
-                            .exposed = means->exposed_percent,
-                            .wait = page_percent(means->wait_ms, means->step_ms),
-                            .data = page_percent(means->data_wait_ms, means->step_ms),
-                            .checkpoint = page_percent(means->checkpoint_ms, means->step_ms)},
-           ret);
+    divide_step_time(
+        &(struct shares){.compute = means->compute_percent,
+                         .non_compute = means->non_compute_percent,
+                         .idle = means->idle_percent,
+                         .exposed = means->exposed_percent,
+                         .wait = page_percent(means->wait_ms, means->step_ms),
+                         .data = page_percent(means->data_wait_ms, means->step_ms),
+                         .checkpoint = page_percent(means->checkpoint_ms, means->step_ms)},
+        ret);
 }
 
 /* A part of less than this is not drawn, and does not appear in the legend. */

@@ -116,8 +116,9 @@ static size_t common_steps(const struct work *w, int64_t *numbers)
     return n;
 }
 
-static enum dpt_status judge(const struct work *w, const int64_t *numbers, size_t n_steps,
-                             struct dpt_report *report, struct dpt_err *err)
+static enum dpt_status judge_step_times(const struct work *w, const int64_t *numbers,
+                                        size_t n_steps, struct dpt_report *report,
+                                        struct dpt_err *err)
 {
     struct report_step_times *at = calloc(w->n * n_steps, sizeof *at);
     int *ranks = calloc(w->n, sizeof *ranks);
@@ -171,7 +172,7 @@ static enum dpt_status compute_run(const struct work *w, struct dpt_report *repo
         return dpt_fail_nomem(err, "steps of '%s'", report->ranks[0].path);
     const size_t n = common_steps(w, numbers);
     enum dpt_status status =
-        n > 0 ? judge(w, numbers, n, report, err)
+        n > 0 ? judge_step_times(w, numbers, n, report, err)
               : dpt_fail(err, DPT_EPROTO,
                          "no step is in the traces of all ranks: trace more steps (trace.active), "
                          "or use --include-last-step");

@@ -91,8 +91,8 @@ static bool share_lane(const struct piece *a, const struct piece *b)
     return a->event->stream == b->event->stream && a->event->lane == b->event->lane;
 }
 
-static bool collect(const struct report_trace *trace, const struct report_scope *scope,
-                    const struct report_step *step, struct pieces *pieces)
+static bool collect_pieces(const struct report_trace *trace, const struct report_scope *scope,
+                           const struct report_step *step, struct pieces *pieces)
 {
     for (size_t i = 0; i < trace->n; i++) {
         const struct report_event *event = &trace->events[i];
@@ -178,7 +178,7 @@ enum dpt_status report_timeline_find(const struct report_trace *trace,
     struct pieces pieces = {0};
     const double step_ns = (double)(step->end_ns - step->begin_ns);
     double grain_ns = step_ns * first_grain + 1;
-    bool fits = collect(trace, scope, step, &pieces);
+    bool fits = collect_pieces(trace, scope, step, &pieces);
     if (fits) {
         keep_outermost(&pieces);
         join_neighbours(&pieces, (int64_t)grain_ns);

@@ -49,8 +49,8 @@ static bool take_compute(const struct report_trace *trace, struct report_interva
 }
 
 /* Fills the classes, and removes from each the classes before it. */
-static bool divide(const struct report_trace *trace, const struct report_calls *calls,
-                   const struct report_phases *phases, struct classes *c)
+static bool divide_into_classes(const struct report_trace *trace, const struct report_calls *calls,
+                                const struct report_phases *phases, struct classes *c)
 {
     struct report_intervals *const order[] = {&c->evaluation, &c->compute, &c->data,
                                               &c->save,       &c->wait,    &c->transfer};
@@ -106,7 +106,7 @@ enum dpt_status report_times_find(const struct report_trace *trace,
 {
     struct classes c;
     memset(&c, 0, sizeof c);
-    const bool fits = divide(trace, calls, phases, &c);
+    const bool fits = divide_into_classes(trace, calls, phases, &c);
     for (size_t s = 0; s < scope->n && fits; s++)
         ret[s] = times_of(&c, &scope->steps[s]);
     if (fits)

@@ -236,7 +236,7 @@ static enum dpt_status reduce_range(struct dpt_strategy *s, int action, struct d
 
 /* Backward calls this when a tensor's gradient is complete. The bucket's REDUCE action returns an
  * error that occurs here. */
-static void announce(void *ctx, int param)
+static void announce_tensor(void *ctx, int param)
 {
     struct dpt_strategy *s = ctx;
     const int bucket = s->buckets.of_param[param], at = s->step.next_reduce;
@@ -263,7 +263,7 @@ void dpt_strategy_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_
     s->step.slot = slot_index;
     use_weights(s, slot);
     slot->grads = s->step.grads;
-    slot->announce = announce;
+    slot->announce = announce_tensor;
     slot->announce_ctx = s;
     memset(s->step.announced, 0, (size_t)s->buckets.n * sizeof *s->step.announced);
     if (s->route->begin_slot)

@@ -21,7 +21,7 @@ enum {
     TUPLE2 = 0x86
 };
 
-static void put(FILE *out, int byte)
+static void put_byte(FILE *out, int byte)
 {
     (void)putc(byte, out);
 }
@@ -29,34 +29,34 @@ static void put(FILE *out, int byte)
 static void put_little(FILE *out, uint64_t value, int bytes)
 {
     for (int i = 0; i < bytes; i++)
-        put(out, (int)(value >> (8 * i) & 0xff));
+        put_byte(out, (int)(value >> (8 * i) & 0xff));
 }
 
 void dpt_pickle_begin(FILE *out)
 {
-    put(out, PROTO);
-    put(out, VERSION);
+    put_byte(out, PROTO);
+    put_byte(out, VERSION);
 }
 
 void dpt_pickle_end(FILE *out)
 {
-    put(out, STOP);
+    put_byte(out, STOP);
 }
 
 void dpt_pickle_int(FILE *out, int64_t value)
 {
     if (value >= 0 && value <= UINT8_MAX) {
-        put(out, BININT1);
+        put_byte(out, BININT1);
         put_little(out, (uint64_t)value, 1);
     } else if (value >= 0 && value <= UINT16_MAX) {
-        put(out, BININT2);
+        put_byte(out, BININT2);
         put_little(out, (uint64_t)value, 2);
     } else if (value >= INT32_MIN && value <= INT32_MAX) {
-        put(out, BININT);
+        put_byte(out, BININT);
         put_little(out, (uint64_t)value, 4);
     } else {
-        put(out, LONG1);
-        put(out, sizeof value);
+        put_byte(out, LONG1);
+        put_byte(out, sizeof value);
         put_little(out, (uint64_t)value, sizeof value);
     }
 }
@@ -64,39 +64,39 @@ void dpt_pickle_int(FILE *out, int64_t value)
 void dpt_pickle_text(FILE *out, const char *text)
 {
     const size_t bytes = strlen(text);
-    put(out, BINUNICODE);
+    put_byte(out, BINUNICODE);
     put_little(out, bytes, 4);
     (void)fwrite(text, 1, bytes, out);
 }
 
 void dpt_pickle_bool(FILE *out, bool value)
 {
-    put(out, value ? NEWTRUE : NEWFALSE);
+    put_byte(out, value ? NEWTRUE : NEWFALSE);
 }
 
 void dpt_pickle_dict(FILE *out)
 {
-    put(out, EMPTY_DICT);
+    put_byte(out, EMPTY_DICT);
 }
 
 void dpt_pickle_list(FILE *out)
 {
-    put(out, EMPTY_LIST);
+    put_byte(out, EMPTY_LIST);
 }
 
 void dpt_pickle_set(FILE *out)
 {
-    put(out, SETITEM);
+    put_byte(out, SETITEM);
 }
 
 void dpt_pickle_append(FILE *out)
 {
-    put(out, APPEND);
+    put_byte(out, APPEND);
 }
 
 void dpt_pickle_pair(FILE *out)
 {
-    put(out, TUPLE2);
+    put_byte(out, TUPLE2);
 }
 
 void dpt_pickle_set_int(FILE *out, const char *key, int64_t value)

@@ -7,6 +7,7 @@
  * Therefore a head is first copied into dense rows of `hp` floats; the copy scales q by
  * 1/sqrt(hd). */
 #include "base/exact_math.h"
+#include "base/extremes.h"
 #include "kernels/cpu/simd/elem.h"
 
 enum { TILE = 64 };
@@ -14,11 +15,6 @@ enum { TILE = 64 };
 static int64_t attention_round_up(int64_t n, int64_t to)
 {
     return (n + to - 1) / to * to;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 /* The parts of `work`; forward uses the first half. tp and hp are T and hd, rounded up to whole
@@ -104,7 +100,7 @@ struct tile {
 
 static struct tile tile_at(const struct dpt_head_rows *a, int64_t i0, int64_t j0)
 {
-    return (struct tile){i0, least(TILE, a->t - i0), j0, least(TILE, a->t - j0)};
+    return (struct tile){i0, dpt_min_i64(TILE, a->t - i0), j0, dpt_min_i64(TILE, a->t - j0)};
 }
 
 /* ret (rows, TILE) = the tile's rows of x (tp, hp) times its columns of y (hd, tp). */
@@ -176,7 +172,7 @@ static void softmax_row(float *s, float *max, float *sum, float *o, int64_t hp)
 
 static void attend_rows(const struct dpt_head_rows *a, struct work *w, int64_t i0)
 {
-    const int64_t hp = w->hp, rows = least(TILE, a->t - i0);
+    const int64_t hp = w->hp, rows = dpt_min_i64(TILE, a->t - i0);
     float max[TILE], sum[TILE];
     for (int r = 0; r < TILE; r++) {
         max[r] = -3.0e38f; /* finite, so that max - max is never NaN */

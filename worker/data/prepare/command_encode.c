@@ -96,7 +96,7 @@ struct progress_display {
     bool any;            /* something was shown */
 };
 
-static double mb(int64_t bytes)
+static double decimal_megabytes(int64_t bytes)
 {
     return (double)bytes * 1e-6;
 }
@@ -109,9 +109,11 @@ static void draw_bar(int64_t done, int64_t all, double rate)
         bar[i] = i < filled ? '#' : '.';
     bar[BAR_COLUMNS] = '\0';
     (void)fprintf(stderr, "\r[%s] %3d%%  %.1f of %.1f MB", bar,
-                  (int)(all > 0 ? done * 100 / all : 100), mb(done), mb(all));
+                  (int)(all > 0 ? done * 100 / all : 100), decimal_megabytes(done),
+                  decimal_megabytes(all));
     if (rate > 0)
-        (void)fprintf(stderr, "  %.1f MB/s  %.0f s left", rate, mb(all - done) / rate);
+        (void)fprintf(stderr, "  %.1f MB/s  %.0f s left", rate,
+                      decimal_megabytes(all - done) / rate);
     (void)fputs("\033[K", stderr);
 }
 
@@ -125,14 +127,14 @@ static void show_progress(void *ctx, int64_t done, int64_t all, int64_t tokens)
     if (now - display->shown_ns < (display->tty ? second / 10 : 10 * second))
         return;
     const double rate =
-        mb(done - display->first_bytes) / ((double)(now - display->start_ns) * 1e-9);
+        decimal_megabytes(done - display->first_bytes) / ((double)(now - display->start_ns) * 1e-9);
     display->shown_ns = now;
     display->any = true;
     if (display->tty)
         draw_bar(done, all, rate);
     else
-        (void)fprintf(stderr, "dpt-data: %.1f of %.1f MB, %lld tokens, %.1f MB/s\n", mb(done),
-                      mb(all), (long long)tokens, rate);
+        (void)fprintf(stderr, "dpt-data: %.1f of %.1f MB, %lld tokens, %.1f MB/s\n",
+                      decimal_megabytes(done), decimal_megabytes(all), (long long)tokens, rate);
 }
 
 static void print_summary(const struct command *command, const struct dpt_inputs *inputs,
@@ -157,8 +159,9 @@ static void print_summary(const struct command *command, const struct dpt_inputs
         return;
     }
     if (result->resumed_bytes > 0)
-        (void)printf("continued after %.1f MB of an earlier start\n", mb(result->resumed_bytes));
-    const double done = mb(inputs->bytes - result->resumed_bytes);
+        (void)printf("continued after %.1f MB of an earlier start\n",
+                     decimal_megabytes(result->resumed_bytes));
+    const double done = decimal_megabytes(inputs->bytes - result->resumed_bytes);
     (void)printf("%s: %.1f MB in %.1f s, %.1f MB/s\n", command->encode.out, done, seconds,
                  seconds > 0 ? done / seconds : 0);
 }

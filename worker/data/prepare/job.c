@@ -18,7 +18,7 @@ struct text {
     size_t bytes;
 };
 
-static enum dpt_status add_text(const struct encoding *e, struct text text, struct dpt_err *err)
+static enum dpt_status add_job_text(const struct encoding *e, struct text text, struct dpt_err *err)
 {
     const int end_of_text = dpt_vocab_end_of_text(e->options->vocab);
     struct dpt_job *job = e->job;
@@ -46,11 +46,11 @@ static enum dpt_status add_line(const struct encoding *e, int64_t unit, const ui
                           : text                ? "its text is no string"
                                                 : "no member of that name");
     else
-        status =
-            add_text(e,
-                     (struct text){dpt_cutter_split(e->options->cutter, e->job->block.input, unit),
-                                   true, json_string_value(text), json_string_length(text)},
-                     err);
+        status = add_job_text(
+            e,
+            (struct text){dpt_cutter_split(e->options->cutter, e->job->block.input, unit), true,
+                          json_string_value(text), json_string_length(text)},
+            err);
     json_decref(json);
     return status;
 }
@@ -88,6 +88,7 @@ void dpt_job_encode(const struct dpt_job_options *options, struct dpt_encoder **
     const struct encoding e = {.options = options, .encoder = *encoder, .job = job};
     const struct text text = {block->split, block->begins, block->text, block->bytes};
     const int64_t before = dpt_encoder_replaced(*encoder);
-    job->status = block->input->jsonl ? add_lines(&e, &job->err) : add_text(&e, text, &job->err);
+    job->status =
+        block->input->jsonl ? add_lines(&e, &job->err) : add_job_text(&e, text, &job->err);
     job->replaced = dpt_encoder_replaced(*encoder) - before;
 }

@@ -12,7 +12,7 @@ static const char usage[] =
     "       dpt-data COMMAND --help | --help | --version\n"
     "Exit codes: 0 done, 1 failed or damaged, 2 usage.\n";
 
-static int run_command(int argc, char **argv)
+static int run_data_command(int argc, char **argv)
 {
     static const struct {
         const char *name;
@@ -41,7 +41,7 @@ static int run_command(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    const int code = run_command(argc, argv);
+    const int code = run_data_command(argc, argv);
     /* A full disk or a closed pipe is an error: the user did not see the output. */
     if (fflush(stdout) != 0) {
         (void)fprintf(stderr, "dpt-data: write to the standard output failed\n");

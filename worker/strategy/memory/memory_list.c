@@ -133,7 +133,7 @@ static void put_crossing(struct maker *m)
     put_item(m, DPT_ITEM_CROSSING, DPT_MEMORY_COMM, (size_t)most * F32, DPT_STAGING_TURNS);
 }
 
-static bool narrows(const struct maker *m)
+static bool has_narrow_gradients(const struct maker *m)
 {
     const struct dpt_partition *p = m->part;
     return m->wire != F32 && (p->host.first > p->members.first || p->host.end < p->members.end);
@@ -156,7 +156,7 @@ static void put_waves(struct maker *m)
     put_item(m, DPT_ITEM_SUM_FIRST, by_units ? DPT_MEMORY_GRADIENT : DPT_MEMORY_SUMS,
              flat ? m->flat * F32 : sum, 1);
     put_item(m, DPT_ITEM_SUMS, DPT_MEMORY_SUMS, sum, dpt_waves_sums(&p->waves) - 1);
-    if (narrows(m)) {
+    if (has_narrow_gradients(m)) {
         put_item(m, DPT_ITEM_NARROW_TIED, DPT_MEMORY_COMM, (size_t)m->tied * sizeof(uint16_t), 1);
         put_item(m, DPT_ITEM_NARROW, DPT_MEMORY_COMM, (size_t)m->largest * sizeof(uint16_t),
                  SLOT_UNITS);

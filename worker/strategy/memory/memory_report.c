@@ -1,29 +1,26 @@
 /* The table and the line of a rank's memory (memory_report.h). */
 #include "worker/strategy/memory/memory_report.h"
 
+#include "base/number.h"
+
 #include <stdio.h>
 
 enum { LINE_BYTES = 128 };
-
-static double mb(int64_t bytes)
-{
-    return (double)bytes / 0x1p20;
-}
 
 struct printer {
     void (*line)(void *ctx, const char *text);
     void *ctx;
 };
 
-static void print_row(const struct printer *p, const char *name, int64_t estimated,
-                      int64_t allocated, int64_t peak)
+static void print_memory_row(const struct printer *p, const char *name, int64_t estimated,
+                             int64_t allocated, int64_t peak)
 {
     char text[LINE_BYTES], difference[24] = "";
     if (estimated > 0)
         (void)snprintf(difference, sizeof difference, "%+.1f %%",
                        100 * ((double)allocated / (double)estimated - 1));
-    (void)snprintf(text, sizeof text, "%-12s %12.1f %12.1f %12s %12.1f", name, mb(estimated),
-                   mb(allocated), difference, mb(peak));
+    (void)snprintf(text, sizeof text, "%-12s %12.1f %12.1f %12s %12.1f", name, dpt_mib(estimated),
+                   dpt_mib(allocated), difference, dpt_mib(peak));
     p->line(p->ctx, text);
 }
 
@@ -32,8 +29,9 @@ static void print_measured(const struct printer *p, const char *name, int64_t no
 {
     char text[LINE_BYTES], bytes[24] = "";
     if (now >= 0)
-        (void)snprintf(bytes, sizeof bytes, "%.1f", mb(now));
-    (void)snprintf(text, sizeof text, "%-12s %12s %12s %12s %12.1f", name, "", bytes, "", mb(peak));
+        (void)snprintf(bytes, sizeof bytes, "%.1f", dpt_mib(now));
+    (void)snprintf(text, sizeof text, "%-12s %12s %12s %12s %12.1f", name, "", bytes, "",
+                   dpt_mib(peak));
     p->line(p->ctx, text);
 }
 
@@ -52,11 +50,11 @@ void dpt_memory_report_print(const struct dpt_memory_report *report,
                    "difference", "peak");
     line(ctx, head);
     for (int c = 0; c < DPT_MEMORY_CATEGORIES; c++) {
-        print_row(&p, dpt_memory_category_name((enum dpt_memory_category)c), estimated[c],
-                  allocated[c], peak[c]);
+        print_memory_row(&p, dpt_memory_category_name((enum dpt_memory_category)c), estimated[c],
+                         allocated[c], peak[c]);
         estimated_all += estimated[c];
     }
-    print_row(&p, "all", estimated_all, report->allocated_all, report->peak_all);
+    print_memory_row(&p, "all", estimated_all, report->allocated_all, report->peak_all);
     print_measured(&p, "reserved", report->reserved, report->reserved_peak);
     if (report->true_peak > 0)
         print_measured(&p, "true peak", -1, report->true_peak);
@@ -69,7 +67,7 @@ void dpt_memory_line(int rank, const struct dpt_memory_use *use, char ret[DPT_ME
     (void)snprintf(ret, DPT_MEMORY_LINE_BYTES,
                    "[Rank %d] model=%.1f grad=%.1f optim=%.1f alloc=%.1f reserved=%.1f "
                    "peak_alloc=%.1f peak_reserved=%.1f",
-                   rank, mb(now[DPT_MEMORY_OF_MODEL]), mb(now[DPT_MEMORY_OF_GRAD]),
-                   mb(now[DPT_MEMORY_OF_OPTIM]), mb(use->all), mb(use->reserved), mb(use->all_peak),
-                   mb(use->reserved_peak));
+                   rank, dpt_mib(now[DPT_MEMORY_OF_MODEL]), dpt_mib(now[DPT_MEMORY_OF_GRAD]),
+                   dpt_mib(now[DPT_MEMORY_OF_OPTIM]), dpt_mib(use->all), dpt_mib(use->reserved),
+                   dpt_mib(use->all_peak), dpt_mib(use->reserved_peak));
 }

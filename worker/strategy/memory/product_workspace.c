@@ -3,6 +3,7 @@
  * batchnorm.c, which cut work by the same sizes (kernels/cpu_sizes.h). */
 #include "worker/strategy/memory/memory_formula.h"
 
+#include "base/extremes.h"
 #include "base/sample.h"
 #include "kernels/cpu_sizes.h"
 
@@ -12,16 +13,6 @@ enum {
     PACK_ROW_BYTES = 64,   /* oneDNN rounds a tile's rows up to this many bytes */
     TILE_BYTES = 128 << 10 /* about: a tile and a thread's other memory for it */
 };
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static int64_t ceil_div(int64_t n, int64_t by)
 {
@@ -36,7 +27,7 @@ static int64_t workspace_round_up(int64_t n, int64_t to)
 /* Bytes of a product's right-hand operand of k rows and n columns. */
 static int64_t packed_operand(int64_t k, int64_t n, int64_t bytes)
 {
-    const int64_t columns = workspace_round_up(least(n, DPT_TILE_N), PACK_COLUMNS);
+    const int64_t columns = workspace_round_up(dpt_min_i64(n, DPT_TILE_N), PACK_COLUMNS);
     return ceil_div(n, DPT_TILE_N) * columns * workspace_round_up(k, PACK_ROW_BYTES / bytes) *
            bytes;
 }
@@ -62,7 +53,7 @@ static int64_t packed_convolution(const struct dpt_pack *pack, int64_t bytes)
 
 /* The model whose matrices the products read. With adapters it is the base model: the adapters'
  * matrices are small beside it. */
-static const struct dpt_model *multiplied(const struct dpt_model *model)
+static const struct dpt_model *multiplied_model(const struct dpt_model *model)
 {
     const struct dpt_model *base = dpt_model_base(model);
     return base ? base : model;
@@ -70,7 +61,7 @@ static const struct dpt_model *multiplied(const struct dpt_model *model)
 
 int64_t dpt_memory_packed(const struct dpt_model *model, int operand_bytes)
 {
-    const struct dpt_model *of = multiplied(model);
+    const struct dpt_model *of = multiplied_model(model);
     /* The base's trained parameter; -1: none. */
     const int trained = of == model ? -1 : dpt_model_score(of);
     struct dpt_pack pack;
@@ -84,7 +75,7 @@ int64_t dpt_memory_packed(const struct dpt_model *model, int operand_bytes)
         }
         const int64_t block = pack.kind == DPT_PACK_HEAD ? DPT_HEAD_COLUMNS : pack.rows;
         for (int64_t at = 0; at < pack.rows; at += block) {
-            const int64_t rows = least(block, pack.rows - at);
+            const int64_t rows = dpt_min_i64(block, pack.rows - at);
             bytes += packed_operand(rows, pack.cols, operand_bytes) +
                      packed_operand(pack.cols, rows, operand_bytes);
         }
@@ -109,13 +100,14 @@ static struct products products_of(const struct dpt_model *model)
             continue;
         if (pack.kind == DPT_PACK_HEAD) {
             p.width = pack.cols;
-            p.head = pack.cols * least(pack.rows, DPT_HEAD_COLUMNS);
-            p.depth = most(p.depth, pack.rows < DPT_HEAD_COLUMNS ? pack.cols : DPT_HEAD_COLUMNS);
+            p.head = pack.cols * dpt_min_i64(pack.rows, DPT_HEAD_COLUMNS);
+            p.depth =
+                dpt_max_i64(p.depth, pack.rows < DPT_HEAD_COLUMNS ? pack.cols : DPT_HEAD_COLUMNS);
             continue;
         }
-        p.weights = most(p.weights, pack.rows * pack.cols);
-        p.sides = most(p.sides, pack.rows + pack.cols);
-        p.depth = most(p.depth, most(pack.rows, pack.cols));
+        p.weights = dpt_max_i64(p.weights, pack.rows * pack.cols);
+        p.sides = dpt_max_i64(p.sides, pack.rows + pack.cols);
+        p.depth = dpt_max_i64(p.depth, dpt_max_i64(pack.rows, pack.cols));
     }
     return p;
 }
@@ -129,21 +121,21 @@ static struct working working_of_heads(const struct dpt_memory_spec *spec, bool 
 {
     const struct dpt_config *config = spec->config;
     const struct dpt_model *model = spec->model;
-    const struct products p = products_of(multiplied(model));
+    const struct products p = products_of(multiplied_model(model));
     const struct dpt_sample_form form = dpt_sample_form(config);
     const int64_t w = (int64_t)dpt_dtype_bytes(dpt_model_dtype(model));
     const int64_t labels = dpt_model_labels(model), v = labels ? labels : dpt_model_vocab(model),
                   bt = config->train.micro_batch * form.positions,
                   losses = config->train.micro_batch * form.losses;
     const int64_t most_rows = w == F32 ? DPT_HEAD_ROWS_F32 : DPT_HEAD_ROWS_HALF,
-                  rows = least(losses, most_rows);
+                  rows = dpt_min_i64(losses, most_rows);
     const int64_t logits = rows * v * F32 + (w == F32 ? 0 : rows * (v * w + p.width * F32));
     /* If the head's gradient is added to an existing gradient, it is first summed in separate
      * memory. A tied head's gradient has a separate buffer, unless the order is open. A frozen head
      * has no gradient. */
     const bool meets = head_meets && !dpt_model_base(model);
     const int64_t apart = meets && losses > most_rows ? v * p.width * F32 : 0;
-    const int64_t operands = most(most(p.weights, p.sides * bt), p.head),
+    const int64_t operands = dpt_max_i64(dpt_max_i64(p.weights, p.sides * bt), p.head),
                   of_thread = DPT_TILE_N * p.depth * w + TILE_BYTES;
     return (struct working){logits + apart, operands * w + (int64_t)spec->threads * of_thread};
 }
@@ -162,7 +154,7 @@ static int64_t op_of_convolution(const struct dpt_pack *pack, int64_t pixels, in
         workspace_round_up(pixels * out * o, PACK_ROW_BYTES) + groups * out * k * F32;
     const int64_t of_thread = TILE_BYTES + DPT_CONV_PIXELS * DPT_TILE_N * (F32 + o);
     const int64_t norm = (ceil_div(pixels, DPT_BATCHNORM_ROWS) + 1) * 2 * out * F32;
-    return most(most(k * out * o, gradient + threads * of_thread), norm);
+    return dpt_max_i64(dpt_max_i64(k * out * o, gradient + threads * of_thread), norm);
 }
 
 /* The right-hand operand, and for each thread a tile of windows and a tile of the operand in rows.
@@ -175,12 +167,13 @@ static int64_t product_of_convolution(const struct dpt_pack *pack, int64_t pixel
     for (int64_t y = 0; y < pack->stride; y++)
         for (int64_t x = 0; x < pack->stride; x++) {
             const int64_t depth = taps_met(pack, y) * taps_met(pack, x) * out;
-            k = most(k, depth);
-            operand = most(operand, packed_operand(depth, in, o));
+            k = dpt_max_i64(k, depth);
+            operand = dpt_max_i64(operand, packed_operand(depth, in, o));
         }
     const int64_t shared =
-        pack->kernel == 1 ? least(pixels, DPT_PACK_AHEAD_TILES * DPT_TILE_M) * most(in, out) * o
-                          : 0;
+        pack->kernel == 1
+            ? dpt_min_i64(pixels, DPT_PACK_AHEAD_TILES * DPT_TILE_M) * dpt_max_i64(in, out) * o
+            : 0;
     return operand + shared + threads * (TILE_BYTES + (DPT_TILE_M + DPT_TILE_N) * k * o);
 }
 
@@ -198,8 +191,8 @@ static struct working working_of_convolutions(const struct dpt_memory_spec *spec
             continue;
         const int64_t pixels =
             of.b * dpt_windows_along(of.h, of.stride) * dpt_windows_along(of.w, of.stride);
-        w.op = most(w.op, op_of_convolution(&pack, pixels, o, spec->threads));
-        w.product = most(w.product, product_of_convolution(&pack, pixels, o, spec->threads));
+        w.op = dpt_max_i64(w.op, op_of_convolution(&pack, pixels, o, spec->threads));
+        w.product = dpt_max_i64(w.product, product_of_convolution(&pack, pixels, o, spec->threads));
     }
     return w;
 }
@@ -208,5 +201,6 @@ int64_t dpt_memory_workspace(const struct dpt_memory_spec *spec, bool head_meets
 {
     const struct working heads = working_of_heads(spec, head_meets),
                          convolutions = working_of_convolutions(spec);
-    return most(heads.op, convolutions.op) + most(heads.product, convolutions.product);
+    return dpt_max_i64(heads.op, convolutions.op) +
+           dpt_max_i64(heads.product, convolutions.product);
 }

@@ -133,8 +133,8 @@ static int64_t add_run(const struct dpt_strategy *s, const struct dpt_task *task
     return end;
 }
 
-static enum dpt_status crossed(void *ctx, const struct dpt_task *task,
-                               const struct dpt_task_transfers *x, struct dpt_err *err)
+static enum dpt_status cross_done(void *ctx, const struct dpt_task *task,
+                                  const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct dpt_strategy *s = ctx;
     const struct strategy_cross *cross = s->waves.cross;
@@ -253,4 +253,4 @@ void strategy_cross_end(struct dpt_strategy *s)
     free(cross);
 }
 
-const struct dpt_task_handler strategy_cross = {post_cross, crossed, cross_bytes_to};
+const struct dpt_task_handler strategy_cross = {post_cross, cross_done, cross_bytes_to};

@@ -104,8 +104,8 @@ static void add_wave(const struct dpt_strategy *s, const struct dpt_task *task, 
                                                          .value = {numel, wave.n}});
 }
 
-static enum dpt_status scattered(void *ctx, const struct dpt_task *task,
-                                 const struct dpt_task_transfers *x, struct dpt_err *err)
+static enum dpt_status scatter_done(void *ctx, const struct dpt_task *task,
+                                    const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct dpt_strategy *s = ctx;
     const struct strategy_waves *w = &s->waves;
@@ -134,4 +134,4 @@ static enum dpt_status scattered(void *ctx, const struct dpt_task *task,
     return alone ? DPT_OK : dpt_stream_sync(stream, err);
 }
 
-const struct dpt_task_handler strategy_scatter = {post_scatter, scattered, scatter_bytes_to};
+const struct dpt_task_handler strategy_scatter = {post_scatter, scatter_done, scatter_bytes_to};

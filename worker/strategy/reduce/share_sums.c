@@ -91,8 +91,8 @@ static void widen_shared(const struct dpt_strategy *s, int64_t n, float *values)
     s->ops->widen(s->comm_stream, n, s->wire, s->waves.scratch.data, values);
 }
 
-static enum dpt_status shared(void *ctx, const struct dpt_task *task,
-                              const struct dpt_task_transfers *x, struct dpt_err *err)
+static enum dpt_status share_done(void *ctx, const struct dpt_task *task,
+                                  const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct dpt_strategy *s = ctx;
     (void)x;
@@ -105,4 +105,4 @@ static enum dpt_status shared(void *ctx, const struct dpt_task *task,
     return dpt_stream_sync(s->comm_stream, err);
 }
 
-const struct dpt_task_handler strategy_share = {post_share, shared, share_bytes_to};
+const struct dpt_task_handler strategy_share = {post_share, share_done, share_bytes_to};

@@ -36,8 +36,8 @@ static void post_gather(void *ctx, const struct dpt_task *task, struct dpt_task_
     const struct dpt_range group = s->part.group;
     size_t offset;
     const struct dpt_buffer weights = strategy_weights(s, task->unit, &offset);
-    /* A device may still read the buffer. The transfers wait for the device, so gathered() copies
-     * this rank's piece after them. */
+    /* A device may still read the buffer. The transfers wait for the device, so gather_done()
+     * copies this rank's piece after them. */
     if (!s->traits.on_device)
         place_own(s, task);
     for (int i = 1; i < group.end - group.first; i++) {
@@ -70,8 +70,8 @@ static void place_shadow(const struct dpt_strategy *s, const struct dpt_task *ta
         s->ops->cast(s->comm_stream, strategy_numel(piece), masters, s->dtype, place);
 }
 
-static enum dpt_status gathered(void *ctx, const struct dpt_task *task,
-                                const struct dpt_task_transfers *x, struct dpt_err *err)
+static enum dpt_status gather_done(void *ctx, const struct dpt_task *task,
+                                   const struct dpt_task_transfers *x, struct dpt_err *err)
 {
     const struct dpt_strategy *s = ctx;
     (void)x;
@@ -81,4 +81,4 @@ static enum dpt_status gathered(void *ctx, const struct dpt_task *task,
     return dpt_stream_sync(s->comm_stream, err);
 }
 
-const struct dpt_task_handler strategy_gather = {post_gather, gathered, gather_bytes_to};
+const struct dpt_task_handler strategy_gather = {post_gather, gather_done, gather_bytes_to};

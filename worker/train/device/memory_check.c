@@ -1,6 +1,7 @@
 /* Checks, before the allocations, that this machine has enough memory for its ranks. Otherwise the
  * kernel would kill a process in the middle of a step without a message. */
 #include "base/memory.h"
+#include "base/number.h"
 #include "worker/strategy/memory/memory_formula.h"
 #include "worker/train/device/rank_device.h"
 
@@ -59,11 +60,6 @@ static int64_t least_bytes(const struct dpt_rank *r, int64_t ret[DPT_MEMORY_COUN
     return in_smallest;
 }
 
-static double mib(int64_t bytes)
-{
-    return (double)bytes / 0x1p20;
-}
-
 /* Whether `most` bytes (0: unknown) are too few for `ranks` ranks that need `wanted` bytes each. */
 static bool is_too_little(int64_t wanted, int ranks, int64_t most)
 {
@@ -100,10 +96,10 @@ enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err)
     const int ranks = r->options->start->ranks;
     char there[96], smaller[SMALLER_BYTES];
     if (is_too_little(wanted, 1, left))
-        (void)snprintf(there, sizeof there, "%.0f MiB are available here", mib(left));
+        (void)snprintf(there, sizeof there, "%.0f MiB are available here", dpt_mib(left));
     else if (is_too_little(wanted, ranks, all))
         (void)snprintf(there, sizeof there, "%d ranks share the %.0f MiB of this machine", ranks,
-                       mib(all));
+                       dpt_mib(all));
     else
         return DPT_OK;
     list_smaller_settings(config, smaller);
@@ -112,7 +108,7 @@ enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err)
         "too little memory: a rank needs at least %.0f MiB (%.0f for the activations of a "
         "micro-batch, %.0f for weights, gradients and the optimizer), and %s; %s, share the state "
         "among more ranks with strategy.name: fsdp, or take a smaller model",
-        mib(wanted), mib(micro), mib(wanted - micro), there, smaller);
+        dpt_mib(wanted), dpt_mib(micro), dpt_mib(wanted - micro), there, smaller);
 }
 
 void rank_explain_memory(enum dpt_status status, struct dpt_err *err)
@@ -130,5 +126,5 @@ void rank_explain_memory(enum dpt_status status, struct dpt_err *err)
                    "train.micro_batch, train.seq_len or data.image_size, set "
                    "train.activation_checkpointing: full (texts), share the state with "
                    "strategy.name: fsdp, or take a smaller model",
-                   why.text, mib(dpt_memory_available("")), address_space);
+                   why.text, dpt_mib(dpt_memory_available("")), address_space);
 }

@@ -111,7 +111,7 @@ struct text {
     size_t left; /* with the NUL */
 };
 
-static void add(struct text *text, const char *word, size_t bytes)
+static void append_to_stacks(struct text *text, const char *word, size_t bytes)
 {
     if (bytes >= text->left)
         bytes = text->left - 1;
@@ -121,9 +121,9 @@ static void add(struct text *text, const char *word, size_t bytes)
     *text->at = '\0';
 }
 
-static void add_text(struct text *text, const char *word)
+static void append_word(struct text *text, const char *word)
 {
-    add(text, word, strlen(word));
+    append_to_stacks(text, word, strlen(word));
 }
 
 /* "/usr/bin/dpt-worker(function+0x1f) [0x55…]" as "function+0x1f", or "dpt-worker+0x3f0" if the
@@ -133,14 +133,14 @@ static void add_frame(struct text *text, const char *symbol)
     const char *open = strchr(symbol, '('), *close = strchr(symbol, ')');
     const char *slash = strrchr(symbol, '/');
     if (open == NULL || close == NULL || close < open) {
-        add_text(text, symbol);
+        append_word(text, symbol);
         return;
     }
     if (open[1] == '+' || open[1] == ')') {
         const char *file = slash != NULL && slash < open ? slash + 1 : symbol;
-        add(text, file, (size_t)(open - file));
+        append_to_stacks(text, file, (size_t)(open - file));
     }
-    add(text, open + 1, (size_t)(close - open - 1));
+    append_to_stacks(text, open + 1, (size_t)(close - open - 1));
 }
 
 static void add_frames(struct text *text)
@@ -148,11 +148,11 @@ static void add_frames(struct text *text)
     char **symbols = backtrace_symbols(asked.frames, asked.n);
     for (int i = SKIPPED; symbols != NULL && i < asked.n; i++) {
         if (i > SKIPPED)
-            add_text(text, " < ");
+            append_word(text, " < ");
         add_frame(text, symbols[i]);
     }
     if (symbols == NULL)
-        add_text(text, "no memory for the names of functions");
+        append_word(text, "no memory for the names of functions");
     free(symbols);
 }
 
@@ -161,13 +161,13 @@ static void add_thread(struct text *text, pid_t thread, int64_t end_ms)
     char head[64];
     (void)snprintf(head, sizeof head, "thread %d%s: ", (int)thread,
                    thread == getpid() ? " (main)" : "");
-    add_text(text, head);
+    append_word(text, head);
     const char *why = ask_thread(thread, end_ms);
     if (why == NULL)
         add_frames(text);
     else
-        add_text(text, why);
-    add_text(text, "\n");
+        append_word(text, why);
+    append_word(text, "\n");
 }
 
 void dpt_stacks_print(char *ret, size_t bytes, int64_t time_ms)
@@ -179,7 +179,7 @@ void dpt_stacks_print(char *ret, size_t bytes, int64_t time_ms)
     int n = 0;
     ret[0] = '\0';
     if (dir == NULL) {
-        add_text(&text, "the threads cannot be listed (/proc/self/task)\n");
+        append_word(&text, "the threads cannot be listed (/proc/self/task)\n");
         return;
     }
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {

@@ -83,7 +83,8 @@ void dpt_event_add_start(struct dpt_event_records *records, double wall_s, int64
 
 /* Finds the number of a field in a line as run_files.c writes it: "field": number or "nan". The
  * line ends with a newline, at which strtod stops. False: the line has no such number. */
-static bool number_of(const struct dpt_run_file_line *line, const char *field, double *ret)
+static bool find_number_in_line(const struct dpt_run_file_line *line, const char *field,
+                                double *ret)
 {
     char key[FIELD_BYTES];
     const int n = snprintf(key, sizeof key, "\"%s\": ", field);
@@ -108,9 +109,9 @@ static bool value_of(const struct dpt_run_file_line *line, const struct tag *tag
     double known;
     if (tag->kind != line->place.kind)
         return false;
-    if (tag->known && number_of(line, tag->known, &known) && known == 0)
+    if (tag->known && find_number_in_line(line, tag->known, &known) && known == 0)
         return false;
-    return number_of(line, tag->field, ret);
+    return find_number_in_line(line, tag->field, ret);
 }
 
 void dpt_event_add_line(struct dpt_event_records *records, const struct dpt_run_file_line *line)
@@ -134,7 +135,7 @@ void dpt_event_add_line(struct dpt_event_records *records, const struct dpt_run_
     event.has_step = 1;
     event.step = line->place.step;
     event.summary = &summary;
-    if (number_of(line, "time", &value))
+    if (find_number_in_line(line, "time", &value))
         event.wall_time = value;
     if (n > 0)
         add_event(records, &event);
