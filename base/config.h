@@ -13,7 +13,7 @@
 
 #include "base/encrypt.h"
 #include "base/err.h"
-#include "base/world.h"
+#include "base/world_limits.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -3,7 +3,7 @@
 #ifndef DPT_BASE_SHARD_H
 #define DPT_BASE_SHARD_H
 
-#include "base/world.h"
+#include "base/world_limits.h"
 
 #include <stdbool.h>
 

@@ -1,7 +1,7 @@
 /* Shared by the files of the client. Lowest first:
  *
  *   socket.c      the ZeroMQ sockets          client.c    events, time
- *   admission.c   a key that is not known     reach.c     the reason why there is no connection */
+ *   key_change.c  a key that is not known     reach.c     the reason why there is no connection */
 #ifndef DPT_RENDEZVOUS_CLIENT_INTERNAL_H
 #define DPT_RENDEZVOUS_CLIENT_INTERNAL_H
 
@@ -63,7 +63,7 @@ void client_replace_socket(struct dpt_client *client);
 DPT_MUST_USE enum dpt_status client_receive(struct dpt_client *client, struct dpt_client_event *ret,
                                             struct dpt_err *err);
 
-/* ---- admission.c ---- */
+/* ---- key_change.c ---- */
 
 /* The handshake has failed without a word: a server with another key ends the connection so. If it
  * may have another key, that one is tried. */

@@ -55,7 +55,7 @@ bool dpt_rdzv_answer_no_definer(const struct inquiry *from);
 bool dpt_rdzv_may_command(const struct inquiry *from, char ret_why[DPT_PROTO_TEXT_BYTES]);
 void dpt_rdzv_log_definer(const struct run *run);
 
-/* ---- admit.c ---- */
+/* ---- join.c ---- */
 
 /* Admits the process as a node, which replaces `former` (NULL: none), and creates the run if
  * *run_at is NULL. Returns NULL if the process is not admitted: it has been answered, and `former`

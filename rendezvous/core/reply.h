@@ -5,10 +5,10 @@
 
 #include "rendezvous/core/run_state.h"
 
-/* wire.c: the newest plan for one of its nodes. A plan lists all ranks of a mesh, and of a larger
- * world the ranks of the node and those to which they have links (rendezvous/proto/links.h). Only
- * nodes of the same host get a rank's shared-memory address. The entries of Plan.ranks are encoded
- * already, as fields that protobuf-c copies into the message. NULL: no memory. */
+/* plan_message.c: the newest plan for one of its nodes. A plan lists all ranks of a mesh, and of a
+ * larger world the ranks of the node and those to which they have links (rendezvous/proto/links.h).
+ * Only nodes of the same host get a rank's shared-memory address. The entries of Plan.ranks are
+ * encoded already, as fields that protobuf-c copies into the message. NULL: no memory. */
 Dpt__Plan *dpt_rdzv_plan_for(struct run *run, const struct node *node);
 
 /* Answers the node that spoke in this step, or all nodes if the run has changed. */

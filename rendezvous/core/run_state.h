@@ -14,10 +14,10 @@
  *   queries.h   silence.c, held.c, wait.c                 queries on several of them
  *   restart.h   restart.c                                 runs that the journal names
  *   rules.h     transition.c, budget.c, loss.c            how a generation ends
- *   reply.h     wire.c, reply.c, status.c                 messages to agents
+ *   reply.h     plan_message.c, reply.c, status.c         messages to agents
  *   advance.h   leave.c, put_plan.c, places.c, plan.c,    transitions of each phase
  *               advance.c
- *   join.h      join_claim.c, owner.c, unhealthy.c, admit.c, report.c
+ *   join.h      join_claim.c, owner.c, unhealthy.c, join.c, report.c
  *                                                         messages of agents
  *   control.h, command.h
  *               control_info.c, control_nodes.c, control.c

@@ -8,7 +8,7 @@
 #ifndef DPT_RENDEZVOUS_PROTO_LINKS_H
 #define DPT_RENDEZVOUS_PROTO_LINKS_H
 
-#include "base/world.h"
+#include "base/world_limits.h"
 
 #include <stdbool.h>
 #include <stdint.h>

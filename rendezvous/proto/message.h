@@ -9,7 +9,7 @@
 #define DPT_RENDEZVOUS_PROTO_MESSAGE_H
 
 #include "base/err.h"
-#include "base/world.h"
+#include "base/world_limits.h"
 #include "rendezvous/proto/dpt.pb-c.h"
 
 #include <stddef.h>

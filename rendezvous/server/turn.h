@@ -9,7 +9,7 @@
 #ifndef DPT_RENDEZVOUS_SERVER_TURN_H
 #define DPT_RENDEZVOUS_SERVER_TURN_H
 
-#include "base/world.h"
+#include "base/world_limits.h"
 #include "rendezvous/core/journal.h"
 
 #include <zmq.h>

@@ -1,7 +1,7 @@
 /* Creation and destruction of a communicator, without its connections (create.c), and its abort
  * (comm.h). */
+#include "worker/comm/protected_records.h"
 #include "worker/comm/relay.h"
-#include "worker/comm/wire.h"
 
 #include <errno.h>
 #include <stdlib.h>

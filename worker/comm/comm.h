@@ -24,7 +24,7 @@
 #include "base/account.h"
 #include "base/encrypt.h"
 #include "base/err.h"
-#include "base/world.h"
+#include "base/world_limits.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -101,7 +101,8 @@ struct dpt_comm_spec {
      * larger world ranks relay what they send between hosts (relay.h), and peers are all other
      * ranks. The same on all ranks. 0: every world is a mesh. */
     int mesh_max;
-    enum dpt_encrypt encrypt; /* of connections between hosts (wire.h); the same on all ranks */
+    enum dpt_encrypt
+        encrypt; /* of connections between hosts (protected_records.h); the same on all ranks */
 };
 
 /* Creates the communicator. The higher rank of two dials the lower one. A rank closes a connection

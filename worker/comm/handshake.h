@@ -1,7 +1,7 @@
 /* The first message of a connection: the dialer's HELLO and the acceptor's WELCOME. Both have 136
  * bytes in the same layout, little-endian. Both name the run, the generation, the sending and the
  * receiving rank, whether ranks relay, and how the bytes that follow are protected. Both have 16
- * random bytes, from which the keys of that are made (wire.h).
+ * random bytes, from which the keys of that are made (protected_records.h).
  *
  * Both carry a code of all that (the first half of HMAC-SHA256) whose key is the plan's nonce. Only
  * ranks of the plan have the nonce: the server sends it over the encrypted control plane, and it

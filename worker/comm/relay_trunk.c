@@ -1,7 +1,7 @@
 /* A trunk: frames on one TCP connection, for this rank and to be passed on (relay.h). */
+#include "worker/comm/protected_records.h"
 #include "worker/comm/relay.h"
 #include "worker/comm/tcp_held_up.h"
-#include "worker/comm/wire.h"
 
 #include "base/clock.h"
 #include "base/cursor.h"

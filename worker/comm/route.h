@@ -10,7 +10,7 @@
 #ifndef DPT_WORKER_COMM_ROUTE_H
 #define DPT_WORKER_COMM_ROUTE_H
 
-#include "base/world.h"
+#include "base/world_limits.h"
 
 #include <stdbool.h>
 

@@ -16,8 +16,8 @@
  * may compute for any time before it posts the receive. The rendezvous server detects the loss of
  * the peer's machine. */
 #include "worker/comm/comm_state.h"
+#include "worker/comm/protected_records.h"
 #include "worker/comm/tcp_held_up.h"
-#include "worker/comm/wire.h"
 
 #include "base/clock.h"
 #include "base/cursor.h"

@@ -6,8 +6,8 @@
  * 16 bytes are kept in a table with one entry for each hash. */
 #include "base/array.h"
 #include "worker/data/bpe.h"
-#include "worker/data/pattern.h"
 #include "worker/data/split.h"
+#include "worker/data/split_pattern.h"
 #include "worker/data/utf8.h"
 
 #include <stdlib.h>

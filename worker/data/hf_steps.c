@@ -1,8 +1,8 @@
 /* The pre-tokenizer of a tokenizer.json as steps. */
 #include "worker/data/hf_parts.h"
 
-#include "worker/data/pattern.h"
 #include "worker/data/split.h"
+#include "worker/data/split_pattern.h"
 
 #include <string.h>
 

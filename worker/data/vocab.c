@@ -1,7 +1,7 @@
 /* Opens and closes vocabularies; the vocabulary of bytes, the bytes of a token, the digest. */
 #include "worker/data/vocab.h"
 
-#include "worker/data/pattern.h"
+#include "worker/data/split_pattern.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -85,14 +85,11 @@ DPT_MUST_USE enum dpt_status dpt_vocab_load_gpt2(struct dpt_vocab *vocab,
  *
  *   model          BPE: vocab, merges ("a b" or ["a", "b"]), unk_token, ignore_merges
  *   pre_tokenizer  ByteLevel (add_prefix_space, use_regex), alone or last in a Sequence after
- *                  Split (a Regex that worker/data/pattern.h takes; Isolated, not inverted) and
- *                  Digits (individual_digits)
- *   normalizer     null, or a Sequence of none
- *   added_tokens   special or not, normalized or not
- *   decoder        ByteLevel
- *   post_processor ByteLevel, TemplateProcessing or a Sequence of both: without effect, because
- *                  they add special tokens, and text is encoded without them
- *   truncation, padding: without effect, because they are for batches of requests
+ *                  Split (a Regex that worker/data/split_pattern.h takes; Isolated, not inverted)
+ * and Digits (individual_digits) normalizer     null, or a Sequence of none added_tokens   special
+ * or not, normalized or not decoder        ByteLevel post_processor ByteLevel, TemplateProcessing
+ * or a Sequence of both: without effect, because they add special tokens, and text is encoded
+ * without them truncation, padding: without effect, because they are for batches of requests
  *
  * Other members that would change a token (a normalizer, dropout, byte_fallback, fuse_unk, a prefix
  * or suffix of subwords, lstrip, rstrip and single_word of an added token, all other types) are

@@ -4,8 +4,8 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/signals.h"
+#include "worker/doctor/deadline_socket.h"
 #include "worker/doctor/probe.h"
-#include "worker/doctor/wire.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "worker/doctor/probe.h"
 
 #include "base/clock.h"
-#include "worker/doctor/wire.h"
+#include "worker/doctor/deadline_socket.h"
 
 #include <errno.h>
 #include <inttypes.h>

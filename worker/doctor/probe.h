@@ -1,5 +1,5 @@
 /* The measurement of one direction between two nodes, over one TCP connection, as two ranks of
- * different machines have one. Lines of text (wire.h) begin it:
+ * different machines have one. Lines of text (deadline_socket.h) begin it:
  *
  *   coordinator -> node A   "dpt-doctor 1 hello"                          "ok HOSTNAME"
  *   coordinator -> node A   "dpt-doctor 1 measure HOST:PORT MS BYTES"     "ok P50 P99 ROUNDS BYTES

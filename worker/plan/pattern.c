@@ -1,7 +1,7 @@
 /* Patterns of collective operations (pattern.h). */
 #include "worker/plan/pattern.h"
 
-#include "worker/plan/reduce.h"
+#include "worker/plan/reduce_transfers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -113,7 +113,8 @@ static void list_direct_broadcast(struct move_list *list, int root)
     end_step(list);
 }
 
-/* A stage of the canonical reduction (reduce.h). Where every sum is at its place there is no step.
+/* A stage of the canonical reduction (reduce_transfers.h). Where every sum is at its place there is
+ * no step.
  */
 static void list_stage(struct move_list *list, const struct dpt_transfer *transfers, int n)
 {

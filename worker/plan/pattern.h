@@ -4,12 +4,12 @@
  * chunk r ends at rank r, begins there, or passes it. A broadcast and a send-receive have one
  * chunk.
  *
- *   direct  Each rank sends to each rank that needs the chunk. Sums are those of reduce.h: in the
- *           order of the lanes' tree, inside hosts first.
- *   ring    Each rank sends to the next one only. An all-reduce is a reduce-scatter of n-1 steps
- *           and an all-gather of n-1 steps (Patarasuk and Yuan, "Bandwidth optimal all-reduce
- *           algorithms for clusters of workstations", JPDC 69(2), 2009). The order in which a chunk
- *           is added begins at another rank for each chunk, so a ring cannot give canonical sums.
+ *   direct  Each rank sends to each rank that needs the chunk. Sums are those of
+ * reduce_transfers.h: in the order of the lanes' tree, inside hosts first. ring    Each rank sends
+ * to the next one only. An all-reduce is a reduce-scatter of n-1 steps and an all-gather of n-1
+ * steps (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+ * workstations", JPDC 69(2), 2009). The order in which a chunk is added begins at another rank for
+ * each chunk, so a ring cannot give canonical sums.
  *
  * Pure. */
 #ifndef DPT_WORKER_PLAN_PATTERN_H

@@ -2,7 +2,7 @@
 #include "worker/planner/traffic.h"
 
 #include "base/strategy_traits.h"
-#include "worker/plan/reduce.h"
+#include "worker/plan/reduce_transfers.h"
 #include "worker/planner/planned_world.h"
 
 enum {

@@ -177,7 +177,7 @@ struct dpt_strategy {
     const struct dpt_ops *ops;
     enum dpt_dtype dtype;
     size_t width; /* bytes of an element of the weights */
-    /* The dtype that gradients are rounded to (wire.h); DPT_F32: no rounding. */
+    /* The dtype that gradients are rounded to (packed_values.h); DPT_F32: no rounding. */
     enum dpt_dtype wire;
     int n_units;
     int borrows[DPT_UNITS_MAX]; /* the unit from which a unit borrows; -1: none */
@@ -317,7 +317,7 @@ struct dpt_interval strategy_whole_piece(const struct dpt_strategy *s, int posit
 float *strategy_sum(const struct dpt_strategy *s, int sum, int range);
 float *strategy_crossed_sum(const struct dpt_strategy *s, int unit);
 /* strategy_width: bytes of an element in gradient transfers to and from the rank at `position`.
- * strategy_is_narrow: whether that is fewer than four bytes (wire.h). */
+ * strategy_is_narrow: whether that is fewer than four bytes (packed_values.h). */
 size_t strategy_width(const struct dpt_strategy *s, int position);
 bool strategy_is_narrow(const struct dpt_strategy *s, int position);
 /* The byte in narrow_sum at which element `at` of this rank's piece of a range begins. */

@@ -4,7 +4,7 @@
 
 #include "base/fs.h"
 #include "tests/tmp.h"
-#include "worker/data/pattern.h"
+#include "worker/data/split_pattern.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

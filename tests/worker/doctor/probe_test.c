@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "worker/doctor/deadline_socket.h"
 #include "worker/doctor/probe.h"
-#include "worker/doctor/wire.h"
 
 #include <poll.h>
 #include <pthread.h>

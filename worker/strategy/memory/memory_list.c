@@ -1,7 +1,7 @@
 /* The list of a generation's memory (memory_list.h). */
 #include "worker/strategy/memory/memory_list.h"
 
-#include "worker/plan/reduce.h"
+#include "worker/plan/reduce_transfers.h"
 #include "worker/strategy/strategy.h"
 
 enum { F32 = sizeof(float), SLOT_UNITS = 2 /* units whose slot gradients are held at once */ };

@@ -3,8 +3,8 @@
 #include "worker/strategy/reduce/host_reducer.h"
 
 #include "worker/strategy/reduce/host_chunks.h"
+#include "worker/strategy/reduce/packed_values.h"
 #include "worker/strategy/reduce/tree_sum.h"
-#include "worker/strategy/reduce/wire.h"
 #include "worker/strategy/transport/rank_transfers.h"
 #include "worker/trace/present_work.h"
 #include "worker/trace/span.h"

@@ -11,7 +11,7 @@
 #ifndef DPT_WORKER_STRATEGY_REDUCE_HOST_REDUCER_H
 #define DPT_WORKER_STRATEGY_REDUCE_HOST_REDUCER_H
 
-#include "worker/plan/reduce.h"
+#include "worker/plan/reduce_transfers.h"
 #include "worker/strategy/reduce/reducer.h"
 
 enum {

@@ -14,7 +14,8 @@ static int joins_after_lane(const struct dpt_strategy *s)
     return dpt_tree_joins_after(s->part.world->lanes, s->lanes.own, s->lanes.lane);
 }
 
-/* Gradients that were packed for a transfer (wire.h) left bits in the gaps, which no op writes. */
+/* Gradients that were packed for a transfer (packed_values.h) left bits in the gaps, which no op
+ * writes. */
 static void clear_gaps(const struct dpt_strategy *s)
 {
     for (int u = 0; u < s->n_units; u++)
@@ -56,7 +57,8 @@ static void lanes_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_
 }
 
 /* Joins a tensor that is complete in the lane being filled up the stack, while the tensor is still
- * in the caches. Each sum is rounded to `wire` (wire.h). The gaps between units stay zero. */
+ * in the caches. Each sum is rounded to `wire` (packed_values.h). The gaps between units stay zero.
+ */
 static void join_tensor(const struct dpt_strategy *s, const struct dpt_param *param)
 {
     const struct strategy_lanes *l = &s->lanes;

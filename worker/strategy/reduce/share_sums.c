@@ -1,6 +1,6 @@
 /* Tasks of kind SHARE (strategy_internal.h): owners send sums to the other ranks that apply them
  * (all ranks, the replicas, the holder of the shadow). */
-#include "worker/strategy/reduce/wire.h"
+#include "worker/strategy/reduce/packed_values.h"
 #include "worker/strategy/strategy_internal.h"
 
 /* The elements of a range whose sum the rank at `from` has, and which the rank at `to` also

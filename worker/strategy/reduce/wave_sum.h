@@ -16,7 +16,7 @@ struct dpt_wave_sum {
     const void *const *contributions; /* by member; `numel` f32 elements each */
     /* By member: the contribution is in `wire`, not f32; NULL: all are f32. */
     const bool *narrow;
-    enum dpt_dtype wire; /* sums of lanes are rounded to this (wire.h) */
+    enum dpt_dtype wire; /* sums of lanes are rounded to this (packed_values.h) */
     bool last;           /* the last wave: sum 0 is also rounded */
     int64_t numel;
     /* Elements that are added at a time, so that the sums stay in the caches. On a device: all. */

@@ -1,11 +1,11 @@
-/* One rank's part in the canonical all-reduce of a generation (worker/plan/reduce.h): its transfers
- * in each stage, and the pieces that it adds. They are the same for every range that is reduced;
- * only the elements differ. */
+/* One rank's part in the canonical all-reduce of a generation (worker/plan/reduce_transfers.h): its
+ * transfers in each stage, and the pieces that it adds. They are the same for every range that is
+ * reduced; only the elements differ. */
 #ifndef DPT_WORKER_STRATEGY_TRANSPORT_RANK_TRANSFERS_H
 #define DPT_WORKER_STRATEGY_TRANSPORT_RANK_TRANSFERS_H
 
 #include "worker/comm/comm.h"
-#include "worker/plan/reduce.h"
+#include "worker/plan/reduce_transfers.h"
 
 enum dpt_stage { DPT_STAGE_LOCAL, DPT_STAGE_CROSS, DPT_STAGE_GATHER, DPT_STAGE_COUNT };
 

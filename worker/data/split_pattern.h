@@ -8,8 +8,8 @@
  * name: for example ^ and \h, which have another meaning in Ruby. Two differences remain:
  * characters that Unicode added since the release of either library, and case folding to more than
  * one character ((?i:ss) does not match an eszett). */
-#ifndef DPT_WORKER_DATA_PATTERN_H
-#define DPT_WORKER_DATA_PATTERN_H
+#ifndef DPT_WORKER_DATA_SPLIT_PATTERN_H
+#define DPT_WORKER_DATA_SPLIT_PATTERN_H
 
 #include "worker/data/tokenizer.h"
 

@@ -1,5 +1,5 @@
-/* TCP with deadlines (wire.h). */
-#include "worker/doctor/wire.h"
+/* TCP with deadlines (deadline_socket.h). */
+#include "worker/doctor/deadline_socket.h"
 
 #include "base/clock.h"
 #include "base/parse.h"

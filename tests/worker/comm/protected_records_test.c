@@ -1,6 +1,6 @@
 /* Records of protected connections: what is sent arrives, however the sockets cut it, and what was
  * changed, repeated, left out, reordered or reflected on the way does not. */
-#include "worker/comm/wire.h"
+#include "worker/comm/protected_records.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -307,5 +307,5 @@ int main(void)
         cmocka_unit_test(only_encrypted_bytes_are_hidden),
         cmocka_unit_test(last_record_is_seen),
     };
-    return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("protected records", tests, NULL, NULL);
 }

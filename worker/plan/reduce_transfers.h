@@ -6,8 +6,8 @@
  * First each host sends a piece's sums of its own lanes to one of its ranks: the owner, if it is on
  * this host, else the host's rank number `piece mod ranks of the host`. That rank joins them to the
  * host's maximal subtrees, and only these are sent between hosts to the owner. Pure. */
-#ifndef DPT_WORKER_PLAN_REDUCE_H
-#define DPT_WORKER_PLAN_REDUCE_H
+#ifndef DPT_WORKER_PLAN_REDUCE_TRANSFERS_H
+#define DPT_WORKER_PLAN_REDUCE_TRANSFERS_H
 
 #include "worker/plan/world.h"
 

@@ -4,8 +4,8 @@
  * reduce` each slot is rounded, under `local` each lane and each sum of the lanes' tree; the
  * reduced gradient is always rounded. So packing loses nothing, and the bits of a run depend on the
  * config, not on the transfers. Inside a host ranks read each other's f32 memory. */
-#ifndef DPT_WORKER_STRATEGY_REDUCE_WIRE_H
-#define DPT_WORKER_STRATEGY_REDUCE_WIRE_H
+#ifndef DPT_WORKER_STRATEGY_REDUCE_PACKED_VALUES_H
+#define DPT_WORKER_STRATEGY_REDUCE_PACKED_VALUES_H
 
 #include "kernels/ops.h"
 

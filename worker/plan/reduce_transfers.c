@@ -1,5 +1,5 @@
-/* The two stages of the canonical reduction as lists of transfers (reduce.h). */
-#include "worker/plan/reduce.h"
+/* The two stages of the canonical reduction as lists of transfers (reduce_transfers.h). */
+#include "worker/plan/reduce_transfers.h"
 
 #include "base/err.h"
 #include "checkpoint/layout/layout.h"

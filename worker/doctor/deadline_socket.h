@@ -1,7 +1,7 @@
 /* TCP with a deadline on every wait, for `dpt-doctor net`. Names are looked up by the system's
  * resolver, which has deadlines of its own (resolv.conf). Blocks; one thread. */
-#ifndef DPT_WORKER_DOCTOR_WIRE_H
-#define DPT_WORKER_DOCTOR_WIRE_H
+#ifndef DPT_WORKER_DOCTOR_DEADLINE_SOCKET_H
+#define DPT_WORKER_DOCTOR_DEADLINE_SOCKET_H
 
 #include "base/err.h"
 

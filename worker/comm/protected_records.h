@@ -13,8 +13,8 @@
  *
  * `wire` NULL: the bytes go as they are. The functions do not block, and allocate only in open. The
  * owner of the link calls them. */
-#ifndef DPT_WORKER_COMM_WIRE_H
-#define DPT_WORKER_COMM_WIRE_H
+#ifndef DPT_WORKER_COMM_PROTECTED_RECORDS_H
+#define DPT_WORKER_COMM_PROTECTED_RECORDS_H
 
 #include "worker/comm/comm.h"
 #include "worker/comm/handshake.h"

@@ -1,6 +1,6 @@
 /* The largest worlds. Every limit on ranks and nodes derives from these numbers. */
-#ifndef DPT_BASE_WORLD_H
-#define DPT_BASE_WORLD_H
+#ifndef DPT_BASE_WORLD_LIMITS_H
+#define DPT_BASE_WORLD_LIMITS_H
 
 enum {
     DPT_WORLD_MAX = 131072, /* ranks of one generation, as the control plane can form it */

@@ -1,5 +1,5 @@
-/* Records of a protected connection (wire.h). */
-#include "worker/comm/wire.h"
+/* Records of a protected connection (protected_records.h). */
+#include "worker/comm/protected_records.h"
 
 #include "base/cursor.h"
 #include "base/hmac.h"

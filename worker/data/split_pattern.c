@@ -1,5 +1,5 @@
 /* Translates a pattern of oniguruma to PCRE2, compiles it and finds its matches. */
-#include "worker/data/pattern.h"
+#include "worker/data/split_pattern.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* Packs and unpacks values within their own memory (wire.h), chunk by chunk through a buffer, in
- * ascending order. n floats have 4 n bytes. Values that are sent are packed into the first 2 n
- * bytes; values that are received arrive in the last 2 n bytes. So no value is overwritten before
- * it is read. */
-#include "worker/strategy/reduce/wire.h"
+/* Packs and unpacks values within their own memory (packed_values.h), chunk by chunk through a
+ * buffer, in ascending order. n floats have 4 n bytes. Values that are sent are packed into the
+ * first 2 n bytes; values that are received arrive in the last 2 n bytes. So no value is
+ * overwritten before it is read. */
+#include "worker/strategy/reduce/packed_values.h"
 
 #include "worker/trace/span.h"
 

@@ -217,5 +217,5 @@ int main(void)
         cmocka_unit_test(changed_byte_ends_the_communicator),
         cmocka_unit_test(memory_is_counted),
     };
-    return cmocka_run_group_tests_name("wire link", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("protected link", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* The canonical reduction, carried out symbolically: a partial sum is a value that depends on its
  * whole expression, so that only the one fixed tree gives the expected value. */
 #include "checkpoint/layout/layout.h"
-#include "worker/plan/reduce.h"
+#include "worker/plan/reduce_transfers.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

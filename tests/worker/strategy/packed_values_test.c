@@ -1,7 +1,7 @@
 /* Packing in place: values that are packed, carried from the first half of one place to the second
  * half of another and unpacked there are the rounded values; neighbouring memory does not
  * change. */
-#include "worker/strategy/reduce/wire.h"
+#include "worker/strategy/reduce/packed_values.h"
 
 #include "base/rng.h"
 #include "kernels/device.h"
@@ -120,5 +120,5 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(there_and_back),
                                        cmocka_unit_test(traced_calls_are_one_op),
                                        cmocka_unit_test(precision_has_its_dtype)};
-    return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("packed values", tests, NULL, NULL);
 }
