@@ -98,7 +98,7 @@ static void version_1(void **state)
     assert_float_equal(quota(groups, &group), 1.5, 0);
 }
 
-static void what_makes_no_sense_is_no_quota(void **state)
+static void malformed_quota_is_no_quota(void **state)
 {
     (void)state;
     uint64_t group = 77;
@@ -121,6 +121,6 @@ static void what_makes_no_sense_is_no_quota(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {WITH_ROOT(version_2), WITH_ROOT(roots), WITH_ROOT(version_1),
-                                       WITH_ROOT(what_makes_no_sense_is_no_quota)};
+                                       WITH_ROOT(malformed_quota_is_no_quota)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 
 static struct dpt_err err;
 
-static void what_is_set(void **state)
+static void classification_keys_are_read(void **state)
 {
     (void)state;
     static struct dpt_config c;
@@ -37,7 +37,7 @@ static void what_is_set(void **state)
     assert_int_equal(c.data.val_samples, 16);
 }
 
-static void what_is_usual(void **state)
+static void classification_defaults(void **state)
 {
     (void)state;
     static struct dpt_config c;
@@ -123,8 +123,8 @@ static void test_classes_combinations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_set),
-        cmocka_unit_test(what_is_usual),
+        cmocka_unit_test(classification_keys_are_read),
+        cmocka_unit_test(classification_defaults),
         cmocka_unit_test(test_classes_combinations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,7 +38,7 @@ static void give(const char *path)
         (struct dpt_config_origin){.line = 1, .column = 1, .override = -1};
 }
 
-static void what_is_usual(void **state)
+static void image_defaults(void **state)
 {
     (void)state;
     const struct dpt_config *c = &load.config;
@@ -54,7 +54,7 @@ static void what_is_usual(void **state)
     assert_int_equal(dpt_config_check_images(&load, &err), DPT_OK);
 }
 
-static void what_follows(void **state)
+static void cifar10_sets_image_keys(void **state)
 {
     (void)state;
     const struct dpt_config *c = &load.config;
@@ -169,8 +169,8 @@ static void keys_of_images_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(what_is_usual, setup),
-        cmocka_unit_test_setup(what_follows, setup),
+        cmocka_unit_test_setup(image_defaults, setup),
+        cmocka_unit_test_setup(cifar10_sets_image_keys, setup),
         cmocka_unit_test_setup(cifar10_has_one_size, setup),
         cmocka_unit_test_setup(a_sample_is_a_part, setup),
         cmocka_unit_test_setup(images_have_no_tokens, setup),

@@ -19,7 +19,7 @@ static void load_lora(const char *text)
         fail_msg("%s", err.text);
 }
 
-static void what_is_set(void **state)
+static void lora_keys_are_read(void **state)
 {
     (void)state;
     load_lora("model: {name: llama, n_embd: 64, n_head: 2, init_from: base}\n"
@@ -39,7 +39,7 @@ static void what_is_set(void **state)
     assert_true(dpt_config_adapts(&c, "c_fc") && dpt_config_adapts(&c, "c_attn"));
 }
 
-static void what_is_usual(void **state)
+static void lora_defaults(void **state)
 {
     (void)state;
     dpt_config_defaults(&c);
@@ -159,8 +159,8 @@ static void another_base(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_set),
-        cmocka_unit_test(what_is_usual),
+        cmocka_unit_test(lora_keys_are_read),
+        cmocka_unit_test(lora_defaults),
         cmocka_unit_test(test_lora_section_is_read_back),
         cmocka_unit_test(test_lora_combinations),
         cmocka_unit_test(another_base),

@@ -45,7 +45,7 @@ static void test_key_beside_preset_wins(void **state)
     assert_string_equal(c.model.name, "gpt2");
 }
 
-static void what_follows(void **state)
+static void llama_sizes_follow_from_others(void **state)
 {
     (void)state;
     struct dpt_config c = load_model("model: {name: llama, n_head: 4, n_embd: 256}");
@@ -155,7 +155,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_key_beside_preset_wins),
-        cmocka_unit_test(what_follows),
+        cmocka_unit_test(llama_sizes_follow_from_others),
         cmocka_unit_test(test_model_combinations),
         cmocka_unit_test(published_weights_need_a_tokenizer),
     };

@@ -71,7 +71,7 @@ static void test_resnet_presets(void **state)
 }
 
 /* What is written beside a preset wins; blocks are counted, or shared out. */
-static void what_follows(void **state)
+static void resnet_sizes_beside_preset(void **state)
 {
     (void)state;
     struct dpt_config c = load_resnet("model: {name: resnet, labels: 2}\ndata: {kind: cifar10}");
@@ -171,7 +171,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resnet_presets),
-        cmocka_unit_test(what_follows),
+        cmocka_unit_test(resnet_sizes_beside_preset),
         cmocka_unit_test(test_resnet_combinations),
         cmocka_unit_test(single_pixels),
     };

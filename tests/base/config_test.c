@@ -25,7 +25,7 @@ static struct dpt_config load_config(const char *text, const char *override)
     return config;
 }
 
-static void the_example_loads(void **state)
+static void example_config_loads(void **state)
 {
     (void)state;
     struct dpt_config c = load_config(example, NULL);
@@ -290,7 +290,7 @@ static void test_differing_keys_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_example_loads),      cmocka_unit_test(test_empty_config_is_default),
+        cmocka_unit_test(example_config_loads),   cmocka_unit_test(test_empty_config_is_default),
         cmocka_unit_test(sizes_of_models),        cmocka_unit_test(forms_of_values),
         cmocka_unit_test(overrides_win_in_order), cmocka_unit_test(round_trips),
         cmocka_unit_test(damaged_texts),          cmocka_unit_test(test_differing_keys_are_named)};

@@ -21,7 +21,7 @@ static void expect_code(const void *key, size_t key_bytes, const void *message, 
     assert_string_equal(found, hex);
 }
 
-static void known_answers(void **state)
+static void hmac_of_rfc_4231(void **state)
 {
     (void)state;
     uint8_t key[25], message[50];
@@ -55,7 +55,7 @@ static void bytes_are_compared(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_answers),
+        cmocka_unit_test(hmac_of_rfc_4231),
         cmocka_unit_test(bytes_are_compared),
     };
     return cmocka_run_group_tests_name("hmac", tests, NULL, NULL);

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 /* Random123, tests/kat_vectors, "philox4x32 10". */
-static void known_answers(void **state)
+static void philox_of_random123(void **state)
 {
     (void)state;
     static const struct {
@@ -117,7 +117,7 @@ static void normal_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_answers), cmocka_unit_test(counter_words),
+        cmocka_unit_test(philox_of_random123), cmocka_unit_test(counter_words),
         cmocka_unit_test(keys_differ), cmocka_unit_test(normal_values),
         cmocka_unit_test(normal_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);

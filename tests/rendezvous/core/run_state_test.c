@@ -220,7 +220,7 @@ static void a_whole_step_wins_over_a_newer_part(void **state)
 }
 
 /* A formation that moved parts failed before GO: the parts before it count. */
-static void what_is_pending_is_dropped(void **state)
+static void pending_shards_of_failed_formation_are_dropped(void **state)
 {
     (void)state;
     run_in_thirds(true);
@@ -238,7 +238,7 @@ static void what_is_pending_is_dropped(void **state)
 }
 
 /* The server does not know that it was sent off, but one of the ranks does. */
-static void what_was_sent_off_counts(void **state)
+static void shards_of_generation_that_got_go_count(void **state)
 {
     (void)state;
     run_in_thirds(true);
@@ -264,7 +264,7 @@ static void what_was_sent_off_counts(void **state)
 }
 
 /* No rank is known to have got GO, but only the pending parts are whole. */
-static void what_is_pending_may_save_the_rest(void **state)
+static void complete_pending_shards_count(void **state)
 {
     (void)state;
     run_in_thirds(true);
@@ -281,7 +281,7 @@ static void what_is_pending_may_save_the_rest(void **state)
 }
 
 /* A leaving node hands its unique part over, as a guest of one generation, and goes. */
-static void who_leaves_hands_over(void **state)
+static void leaving_node_hands_shard_over(void **state)
 {
     (void)state;
     run_in_thirds(false);
@@ -448,7 +448,7 @@ static void leave_thirds(void)
 }
 
 /* With shadows a leaving node has nothing to hand over; it goes when the others run. */
-static void who_is_covered_goes_when_the_others_run(void **state)
+static void covered_leaving_node_is_released_at_running(void **state)
 {
     (void)state;
     leave_thirds();
@@ -459,7 +459,7 @@ static void who_is_covered_goes_when_the_others_run(void **state)
 }
 
 /* Until then it has the copy of the node that dies: one third is held only by it and by b. */
-static void who_leaves_covers_who_dies_meanwhile(void **state)
+static void leaving_node_covers_node_that_dies_meanwhile(void **state)
 {
     (void)state;
     struct fake *rest[] = {&a, &c};
@@ -483,17 +483,17 @@ int main(void)
         T(an_outcome_makes_a_step_whole),
         T(no_mix_of_steps),
         T(a_whole_step_wins_over_a_newer_part),
-        T(what_is_pending_is_dropped),
-        T(what_was_sent_off_counts),
-        T(what_is_pending_may_save_the_rest),
-        T(who_leaves_hands_over),
+        T(pending_shards_of_failed_formation_are_dropped),
+        T(shards_of_generation_that_got_go_count),
+        T(complete_pending_shards_count),
+        T(leaving_node_hands_shard_over),
         T(redundancy_is_seen),
         T(copies_become_whole_under_another_server),
         T(replicas_cut_differently),
         T(copies_are_whole_while_it_trains),
         T(a_loss_before_copies_are_whole_goes_back),
-        T(who_is_covered_goes_when_the_others_run),
-        T(who_leaves_covers_who_dies_meanwhile),
+        T(covered_leaving_node_is_released_at_running),
+        T(leaving_node_covers_node_that_dies_meanwhile),
     };
     return cmocka_run_group_tests_name("test_rendezvous_core_run_state", tests, NULL, NULL);
 }

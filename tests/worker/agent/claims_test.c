@@ -203,7 +203,7 @@ static void workers_of_one_server_share(void **state)
     dpt_claims_destroy(&b, LIMIT_MS);
 }
 
-static void the_same_command_twice(void **state)
+static void second_start_of_same_command_is_refused(void **state)
 {
     (void)state;
     struct dpt_claims *a = begin_claims("a", 7, true), *b;
@@ -419,13 +419,20 @@ static void a_folder_that_cannot_be(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(held_and_released),           TEST(guests),
-        TEST(two_starts_at_one_moment),    TEST(a_refusal_takes_nothing),
-        TEST(one_folder_for_both),         TEST(workers_of_one_server_share),
-        TEST(the_same_command_twice),      TEST(server_began_anew),
-        TEST(a_killed_holder_is_followed), TEST(a_holder_elsewhere_that_is_silent),
-        TEST(two_holders_that_are_silent), TEST(lost),
-        TEST(renewals_that_fail),          TEST(emptied_and_taken_by_another),
+        TEST(held_and_released),
+        TEST(guests),
+        TEST(two_starts_at_one_moment),
+        TEST(a_refusal_takes_nothing),
+        TEST(one_folder_for_both),
+        TEST(workers_of_one_server_share),
+        TEST(second_start_of_same_command_is_refused),
+        TEST(server_began_anew),
+        TEST(a_killed_holder_is_followed),
+        TEST(a_holder_elsewhere_that_is_silent),
+        TEST(two_holders_that_are_silent),
+        TEST(lost),
+        TEST(renewals_that_fail),
+        TEST(emptied_and_taken_by_another),
         TEST(a_folder_that_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -107,7 +107,7 @@ static void full_ring(void **state)
 }
 
 /* A sleeper is woken once a sleep, by mail, and by room only if it waits for some. */
-static void who_must_be_woken(void **state)
+static void sleeper_is_woken_once_a_sleep(void **state)
 {
     (void)state;
     struct box pair[2], *writer = &pair[0], *sleeper = &pair[1];
@@ -142,7 +142,7 @@ static void who_must_be_woken(void **state)
     free_pair(pair);
 }
 
-static void what_is_no_box(void **state)
+static void attach_refuses_other_descriptors(void **state)
 {
     (void)state;
     struct box pair[2];
@@ -251,9 +251,12 @@ static void no_wake_is_missed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_laps),         cmocka_unit_test(full_ring),
-        cmocka_unit_test(who_must_be_woken), cmocka_unit_test(what_is_no_box),
-        cmocka_unit_test(shut_and_writing),  cmocka_unit_test(no_wake_is_missed),
+        cmocka_unit_test(many_laps),
+        cmocka_unit_test(full_ring),
+        cmocka_unit_test(sleeper_is_woken_once_a_sleep),
+        cmocka_unit_test(attach_refuses_other_descriptors),
+        cmocka_unit_test(shut_and_writing),
+        cmocka_unit_test(no_wake_is_missed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

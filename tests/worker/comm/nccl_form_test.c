@@ -106,7 +106,7 @@ static void when_the_world_is_shrunk(void **state)
         assert_int_equal(world.order[i], i);
 }
 
-static void who_is_where_in_a_split(void **state)
+static void split_orders_ranks_by_color_and_key(void **state)
 {
     (void)state;
     struct dpt_nccl_offer offers[5];
@@ -130,8 +130,9 @@ static void who_is_where_in_a_split(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(offers_travel), cmocka_unit_test(an_id_of_another_generation_is_refused),
-        cmocka_unit_test(when_the_world_is_shrunk), cmocka_unit_test(who_is_where_in_a_split)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(offers_travel),
+                                       cmocka_unit_test(an_id_of_another_generation_is_refused),
+                                       cmocka_unit_test(when_the_world_is_shrunk),
+                                       cmocka_unit_test(split_orders_ranks_by_color_and_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,7 +70,7 @@ static void a_stuck_owner_ends_the_process(void **state)
     (void)close(never[1]);
 }
 
-static void what_returns_in_time_is_nothing(void **state)
+static void call_that_returns_in_time_is_not_reported(void **state)
 {
     (void)state;
     struct dpt_nccl_guard guard;
@@ -124,7 +124,7 @@ static void settings_that_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_stuck_owner_ends_the_process),
-                                       cmocka_unit_test(what_returns_in_time_is_nothing),
+                                       cmocka_unit_test(call_that_returns_in_time_is_not_reported),
                                        cmocka_unit_test(settings_that_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -201,7 +201,7 @@ static void an_error_in_an_operation(void **state)
     assert_int_equal(step_for(20), DPT_EDEVICE);
 }
 
-static void what_a_stop_ends_is_not_done(void **state)
+static void stopped_operation_is_not_done(void **state)
 {
     (void)state;
     s.d.script.op_ms = 100;
@@ -236,7 +236,7 @@ static void all_are_revoked_before_one_is_freed(void **state)
 }
 
 /* The library's own launching goes on after a revoke: it is aborted, and first. */
-static void what_is_launching_is_not_revoked(void **state)
+static void launching_communicator_is_aborted_not_revoked(void **state)
 {
     (void)state;
     for (int i = 1; i < 3; i++)
@@ -305,7 +305,7 @@ static const char *lose(void)
     return s.d.lost;
 }
 
-static void what_never_returns_loses_the_process(void **state)
+static void call_that_never_returns_loses_the_process(void **state)
 {
     (void)state;
     open_with_ready(NULL);
@@ -482,12 +482,12 @@ int main(void)
         cmocka_unit_test(a_peer_dies_in_init),
         cmocka_unit_test(creation_that_is_refused),
         IN_SCENE(an_error_in_an_operation),
-        IN_SCENE(what_a_stop_ends_is_not_done),
+        IN_SCENE(stopped_operation_is_not_done),
         IN_SCENE(all_are_revoked_before_one_is_freed),
-        IN_SCENE(what_is_launching_is_not_revoked),
+        IN_SCENE(launching_communicator_is_aborted_not_revoked),
         cmocka_unit_test(revoke_refused_or_without_end),
         IN_SCENE(an_abort_that_takes_long),
-        cmocka_unit_test(what_never_returns_loses_the_process),
+        cmocka_unit_test(call_that_never_returns_loses_the_process),
         cmocka_unit_test(stop_from_any_state),
         IN_SCENE(shrinking),
         cmocka_unit_test(a_shrink_that_fails_leaves_room_for_a_new_one),

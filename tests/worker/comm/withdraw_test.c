@@ -68,7 +68,7 @@ static void withdraw(struct rank *self)
     free(to);
 }
 
-static void what_is_withdrawn_is_gone(void **state)
+static void withdrawn_transfers_are_gone(void **state)
 {
     (void)state;
     struct world one_host = {.size = 3, .seed = 6};
@@ -77,7 +77,7 @@ static void what_is_withdrawn_is_gone(void **state)
     world_run_threads(&two_hosts, withdraw);
 }
 
-static void the_simulator_does_too(void **state)
+static void withdrawn_transfers_are_gone_in_the_simulator(void **state)
 {
     (void)state;
     struct dpt_err err;
@@ -111,8 +111,8 @@ static void withdrawn_from_a_failed_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_withdrawn_is_gone),
-        cmocka_unit_test(the_simulator_does_too),
+        cmocka_unit_test(withdrawn_transfers_are_gone),
+        cmocka_unit_test(withdrawn_transfers_are_gone_in_the_simulator),
         cmocka_unit_test(withdrawn_from_a_failed_one),
     };
     return cmocka_run_group_tests_name("comm_withdraw", tests, NULL, NULL);

@@ -56,7 +56,7 @@ static void frequencies_are_probabilities(void **state)
     }
 }
 
-static void the_greatest(void **state)
+static void greedy_choice_takes_greatest_logit(void **state)
 {
     (void)state;
     for (int64_t i = 0; i < 100; i++) {
@@ -121,7 +121,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frequencies_are_probabilities),
-        cmocka_unit_test(the_greatest),
+        cmocka_unit_test(greedy_choice_takes_greatest_logit),
         cmocka_unit_test(a_seed_repeats_itself),
         cmocka_unit_test(test_extreme_logits),
         cmocka_unit_test(log_probabilities),

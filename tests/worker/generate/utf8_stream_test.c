@@ -67,7 +67,7 @@ static void test_cut_characters(void **state)
 }
 
 /* Any bytes, with many that begin or continue characters. */
-static void any_bytes(void **state)
+static void stream_of_any_bytes_is_valid_utf8(void **state)
 {
     (void)state;
     static const uint8_t often[] = {0x80, 0xbf, 0xc2, 0xc3, 0xe0, 0xe2, 0xed, 0xf0, 0xf4, 'a'};
@@ -103,7 +103,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cut_characters),
-        cmocka_unit_test(any_bytes),
+        cmocka_unit_test(stream_of_any_bytes_is_valid_utf8),
         cmocka_unit_test(nothing_waits_for_long),
     };
     return cmocka_run_group_tests_name("utf8 stream", tests, NULL, NULL);

@@ -165,7 +165,7 @@ static void test_label_count_and_pad(void **state)
 }
 
 /* A model of every kind comes back, from a config without its keys. */
-static void what_is_written_is_read(void **state)
+static void written_hf_config_is_read_back(void **state)
 {
     (void)state;
     static const char *const models[] = {
@@ -383,11 +383,16 @@ static void over_the_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2_config_json),   cmocka_unit_test(test_llama_config_json),
-        cmocka_unit_test(test_resnet_config_json), cmocka_unit_test(test_label_count_and_pad),
-        cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(defaults_are_theirs),
-        cmocka_unit_test(rope_parameters),         cmocka_unit_test(test_hf_config_refused),
-        cmocka_unit_test(test_contradicting_keys), cmocka_unit_test(over_the_text),
+        cmocka_unit_test(test_gpt2_config_json),
+        cmocka_unit_test(test_llama_config_json),
+        cmocka_unit_test(test_resnet_config_json),
+        cmocka_unit_test(test_label_count_and_pad),
+        cmocka_unit_test(written_hf_config_is_read_back),
+        cmocka_unit_test(defaults_are_theirs),
+        cmocka_unit_test(rope_parameters),
+        cmocka_unit_test(test_hf_config_refused),
+        cmocka_unit_test(test_contradicting_keys),
+        cmocka_unit_test(over_the_text),
     };
     return cmocka_run_group_tests(tests, hf_set_up, hf_tear_down);
 }

@@ -65,7 +65,7 @@ static void open_in(struct rig *rig, int size, int precision, int mode)
 }
 
 /* The rig's guards behind saved and scratch show that the bytes stated are the bytes used. */
-static void same_bits(void **state)
+static void recomputed_activations_have_same_bits(void **state)
 {
     (void)state;
     for (int size = 0; size < SIZES; size++)
@@ -214,7 +214,7 @@ int main(int argc, char **argv)
 {
     rig_choose(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits),
+        cmocka_unit_test(recomputed_activations_have_same_bits),
         cmocka_unit_test(same_bits_accumulated),
         cmocka_unit_test(bytes_kept),
         cmocka_unit_test(slots_interleave),

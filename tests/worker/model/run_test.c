@@ -59,7 +59,7 @@ static void same_bits_in(enum dpt_precision precision, const struct rig_size *si
     free(losses);
 }
 
-static void same_bits(const struct rig_size *size)
+static void expect_same_bits_of_threads(const struct rig_size *size)
 {
     for (int i = 0; i < PRECISIONS; i++)
         same_bits_in(precisions[i], size);
@@ -68,13 +68,14 @@ static void same_bits(const struct rig_size *size)
 static void threads_odd(void **state)
 {
     (void)state;
-    same_bits(&ODD);
+    expect_same_bits_of_threads(&ODD);
 }
 
 static void threads_round(void **state)
 {
     (void)state;
-    same_bits(&(struct rig_size){2, 4, 128, 64, 384, 4, 64, 0, 0.1, DPT_PRECISION_FP32});
+    expect_same_bits_of_threads(
+        &(struct rig_size){2, 4, 128, 64, 384, 4, 64, 0, 0.1, DPT_PRECISION_FP32});
 }
 
 /* Every tensor's gradient is overwritten (the rig starts it as NaN) and finite; padding is not

@@ -207,7 +207,7 @@ static void as_many_updates_as_micro_batches(void **state)
     close_rig(&rig);
 }
 
-static void any_range(void **state)
+static void averaged_update_in_ranges_has_same_bits(void **state)
 {
     (void)state;
     for (int i = 0; i < OPTIMIZERS; i++) {
@@ -353,7 +353,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(statistics_have_a_rule_of_their_own),
         cmocka_unit_test(as_many_updates_as_micro_batches),
-        cmocka_unit_test(any_range),
+        cmocka_unit_test(averaged_update_in_ranges_has_same_bits),
         cmocka_unit_test(copied_in_bf16),
         cmocka_unit_test(norm_leaves_statistics_out),
         cmocka_unit_test(norm_of_a_table_without_any),

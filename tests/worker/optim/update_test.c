@@ -280,7 +280,7 @@ static void cut_ranges(const char *optimizer)
     rig_close(&parts);
 }
 
-static void any_range(void **state)
+static void update_in_ranges_has_same_bits(void **state)
 {
     (void)state;
     cut_ranges("adamw");
@@ -331,7 +331,7 @@ int main(void)
         cmocka_unit_test(test_adam_as_textbook),
         cmocka_unit_test(adam_as_pytorch),
         cmocka_unit_test(test_sgd_as_textbook),
-        cmocka_unit_test(any_range),
+        cmocka_unit_test(update_in_ranges_has_same_bits),
         cmocka_unit_test(copy_in_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

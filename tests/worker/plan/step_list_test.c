@@ -314,7 +314,7 @@ static int count_tasks(const struct dpt_step_list *list, enum dpt_task_kind kind
 /* What is in a buffer is not gathered again: two blocks, the head and the tied embedding fit into
  * three shared buffers and its own; with two, each slot brings all but those that are still there.
  */
-static void what_is_there_is_used(void **state)
+static void gathered_units_are_not_gathered_again(void **state)
 {
     (void)state;
     struct world w;
@@ -460,7 +460,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_come_to_their_end),
-        cmocka_unit_test(what_is_there_is_used),
+        cmocka_unit_test(gathered_units_are_not_gathered_again),
         cmocka_unit_test(prefetch_is_early),
         cmocka_unit_test(an_evaluation_goes_forward),
         cmocka_unit_test(buffers_are_counted),

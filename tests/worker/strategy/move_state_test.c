@@ -228,7 +228,7 @@ static void in_the_simulator(void **state)
 }
 
 /* From shards of the world to a replica a host, also where hosts are uneven. */
-static void to_replicas(void **state)
+static void shards_move_to_replicas_by_host(void **state)
 {
     (void)state;
     for (int to = 2; to <= WORLD_MAX; to++)
@@ -319,7 +319,7 @@ static void missing(struct rank *self)
     free_memory(&m);
 }
 
-static void what_nobody_holds(void **state)
+static void missing_shard_ends_the_move(void **state)
 {
     (void)state;
     struct setting s = {.from = 3, .to = 2, .lost = 1};
@@ -332,8 +332,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(over_shared_memory), cmocka_unit_test(over_tcp_and_shared_memory),
-        cmocka_unit_test(in_the_simulator),   cmocka_unit_test(to_replicas),
-        cmocka_unit_test(cut_short),          cmocka_unit_test(what_nobody_holds),
+        cmocka_unit_test(in_the_simulator),   cmocka_unit_test(shards_move_to_replicas_by_host),
+        cmocka_unit_test(cut_short),          cmocka_unit_test(missing_shard_ends_the_move),
     };
     return cmocka_run_group_tests_name("reshard", tests, NULL, NULL);
 }

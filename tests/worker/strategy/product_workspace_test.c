@@ -120,7 +120,7 @@ static void workspace_is_at_most_the_formula(struct rig *r)
                  (long long)bytes, (long long)formula);
 }
 
-static void what_ops_ask_for(void **state)
+static void formula_equals_workspace_of_ops(void **state)
 {
     (void)state;
     static const enum dpt_precision precisions[] = {DPT_PRECISION_FP32, DPT_PRECISION_BF16,
@@ -142,7 +142,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_by_hand),
-        cmocka_unit_test(what_ops_ask_for),
+        cmocka_unit_test(formula_equals_workspace_of_ops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -228,7 +228,7 @@ static void random_sums(bool alias, bool whole, enum dpt_dtype dtype)
     }
 }
 
-static void the_whole_tree(void **state)
+static void sum_of_the_whole_tree(void **state)
 {
     (void)state;
     random_sums(false, true, DPT_F32);
@@ -365,12 +365,9 @@ static void a_traced_sum_is_one_op(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_whole_tree),
-        cmocka_unit_test(several_results),
-        cmocka_unit_test(results_where_parts_lie),
-        cmocka_unit_test(rounded_sums),
-        cmocka_unit_test(every_lane_of_the_largest_tree),
-        cmocka_unit_test(a_traced_sum_is_one_op),
+        cmocka_unit_test(sum_of_the_whole_tree),          cmocka_unit_test(several_results),
+        cmocka_unit_test(results_where_parts_lie),        cmocka_unit_test(rounded_sums),
+        cmocka_unit_test(every_lane_of_the_largest_tree), cmocka_unit_test(a_traced_sum_is_one_op),
     };
     return cmocka_run_group_tests_name("tree_sum", tests, setup, teardown);
 }

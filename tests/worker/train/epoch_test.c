@@ -35,7 +35,7 @@ static void epochs_begin_anew(void **state)
 }
 
 /* A step that was skipped, or that went on though it diverged. */
-static void what_is_not_finite_does_not_count(void **state)
+static void loss_that_is_not_finite_does_not_count(void **state)
 {
     (void)state;
     struct dpt_epoch epoch = {0};
@@ -64,7 +64,7 @@ static void a_gap_is_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(epochs_begin_anew),
-                                       cmocka_unit_test(what_is_not_finite_does_not_count),
+                                       cmocka_unit_test(loss_that_is_not_finite_does_not_count),
                                        cmocka_unit_test(a_gap_is_told)};
     return cmocka_run_group_tests_name("epoch", tests, NULL, NULL);
 }

@@ -98,7 +98,7 @@ static void through_changing_worlds(void **state)
 }
 
 /* The case above can fail: in another order the sum is another. */
-static void the_order_shows(void **state)
+static void sum_in_another_order_differs(void **state)
 {
     (void)state;
     double backwards = 0;
@@ -142,7 +142,7 @@ static void ranks_that_have_gone_apart(void **state)
     }
 }
 
-static void who_wants_to_leave(void **state)
+static void leave_of_any_rank_is_seen(void **state)
 {
     (void)state;
     struct dpt_eval_share all[2];
@@ -163,9 +163,11 @@ static void who_wants_to_leave(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_sum_in_every_world), cmocka_unit_test(through_changing_worlds),
-        cmocka_unit_test(the_order_shows),        cmocka_unit_test(ranks_that_have_gone_apart),
-        cmocka_unit_test(who_wants_to_leave),
+        cmocka_unit_test(one_sum_in_every_world),
+        cmocka_unit_test(through_changing_worlds),
+        cmocka_unit_test(sum_in_another_order_differs),
+        cmocka_unit_test(ranks_that_have_gone_apart),
+        cmocka_unit_test(leave_of_any_rank_is_seen),
     };
     return cmocka_run_group_tests_name("evaluation", tests, NULL, NULL);
 }

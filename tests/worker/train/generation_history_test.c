@@ -125,7 +125,7 @@ static void events_since_a_start_from_the_seed(void **state)
     expect_added(&h, EVENT("rank_lost", 2, 0, 9), 0, 0);
 }
 
-static void the_oldest_go_first(void **state)
+static void full_history_drops_oldest_generations(void **state)
 {
     (void)state;
     struct dpt_history h;
@@ -160,7 +160,7 @@ int main(void)
         cmocka_unit_test(entries_in_order),
         cmocka_unit_test(recoveries_are_counted),
         cmocka_unit_test(steps_lost_are_added),
-        cmocka_unit_test(the_oldest_go_first),
+        cmocka_unit_test(full_history_drops_oldest_generations),
         cmocka_unit_test(events_complete_a_checkpoint),
         cmocka_unit_test(events_since_a_start_from_the_seed),
         cmocka_unit_test(nonsense_is_refused),

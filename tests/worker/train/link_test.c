@@ -104,7 +104,7 @@ static void news_do_not_wait_for_a_heartbeat(void **state)
     link_pair_end(&p);
 }
 
-static void the_last_words_arrive(void **state)
+static void fatal_error_arrives_before_the_end(void **state)
 {
     (void)state;
     for (int round = 0; round < 50; round++) {
@@ -232,7 +232,7 @@ static void an_agent_that_goes(void **state)
     assert_int_equal(atomic_load(&p.closes), 1);
 }
 
-static void the_fence(void **state)
+static void no_writing_without_lease(void **state)
 {
     (void)state;
     struct link_pair p;
@@ -353,13 +353,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_state_is_said),
         cmocka_unit_test(news_do_not_wait_for_a_heartbeat),
-        cmocka_unit_test(the_last_words_arrive),
+        cmocka_unit_test(fatal_error_arrives_before_the_end),
         cmocka_unit_test(an_agent_that_does_not_listen),
         cmocka_unit_test(a_command_is_told_once),
         cmocka_unit_test(nonsense_is_dropped),
         cmocka_unit_test(a_prepare_and_the_end_interrupt),
         cmocka_unit_test(an_agent_that_goes),
-        cmocka_unit_test(the_fence),
+        cmocka_unit_test(no_writing_without_lease),
         cmocka_unit_test(grants_are_of_one_generation_and_step),
         cmocka_unit_test(waiting_for_a_grant),
     };

@@ -317,7 +317,7 @@ static void fields_out_of_range_are_refused(void **state)
 }
 
 /* As many as the config allows, and one slot after them. */
-static void the_most_slots_of_a_step(void **state)
+static void outcome_of_the_most_slots(void **state)
 {
     (void)state;
     enum { MOST = DPT_CONFIG_SLOTS_MAX };
@@ -363,7 +363,7 @@ static void random_bytes_do_no_harm(void **state)
     end_fold(&f);
 }
 
-static void the_outcome_as_bytes(void **state)
+static void outcome_is_written_and_read_back(void **state)
 {
     (void)state;
     double losses[SLOTS] = {1, 2, 3, 4, 5, 6, 7}, back_losses[SLOTS];
@@ -417,9 +417,9 @@ int main(void)
         cmocka_unit_test(a_slot_twice_is_refused),
         cmocka_unit_test(a_missing_slot_is_refused),
         cmocka_unit_test(fields_out_of_range_are_refused),
-        cmocka_unit_test(the_most_slots_of_a_step),
+        cmocka_unit_test(outcome_of_the_most_slots),
         cmocka_unit_test(random_bytes_do_no_harm),
-        cmocka_unit_test(the_outcome_as_bytes),
+        cmocka_unit_test(outcome_is_written_and_read_back),
     };
     return cmocka_run_group_tests_name("outcome", tests, NULL, NULL);
 }

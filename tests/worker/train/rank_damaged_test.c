@@ -120,7 +120,7 @@ static void finish_as_calm(const char *name, int64_t from)
 }
 
 /* The server is gone and the node leaves, at a step that a damaged checkpoint has, too. */
-static void what_is_damaged_is_not_saved(void **state)
+static void rescue_is_written_beside_damaged_checkpoint(void **state)
 {
     (void)state;
     const struct dpt_config config = make_damaged_config(0); /* nothing is saved on the way */
@@ -142,7 +142,7 @@ static void what_is_damaged_is_not_saved(void **state)
 }
 
 /* A second node joins: no plan continues from a checkpoint that a node has not verified. */
-static void what_is_damaged_is_no_step_to_go_on_from(void **state)
+static void no_plan_resumes_from_unverified_checkpoint(void **state)
 {
     (void)state;
     const struct dpt_config config = make_damaged_config(0);
@@ -208,7 +208,7 @@ static void a_damaged_last_checkpoint_is_written_again(void **state)
 }
 
 /* Damage that is known counts as no checkpoint when older ones are removed, and stays. */
-static void what_is_damaged_is_not_kept_in_a_whole_ones_place(void **state)
+static void damaged_checkpoint_does_not_count_as_kept(void **state)
 {
     (void)state;
     struct dpt_config config = make_damaged_config(0);
@@ -231,11 +231,11 @@ static void what_is_damaged_is_not_kept_in_a_whole_ones_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_damaged_is_not_saved),
-        cmocka_unit_test(what_is_damaged_is_no_step_to_go_on_from),
+        cmocka_unit_test(rescue_is_written_beside_damaged_checkpoint),
+        cmocka_unit_test(no_plan_resumes_from_unverified_checkpoint),
         cmocka_unit_test(a_part_that_is_written_is_no_checkpoint),
         cmocka_unit_test(a_damaged_last_checkpoint_is_written_again),
-        cmocka_unit_test(what_is_damaged_is_not_kept_in_a_whole_ones_place),
+        cmocka_unit_test(damaged_checkpoint_does_not_count_as_kept),
     };
     return cmocka_run_group_tests_name("rank_damaged", tests, rig_setup, rig_teardown);
 }

@@ -77,7 +77,7 @@ static void damage_of_what_is_kept_there_is_found(void **state)
 
 /* One rank has fetched its state from the device, for its checkpoints, and the others have not: the
  * compared weights are still those of the step. */
-static void what_is_compared_is_read_anew(void **state)
+static void compared_weights_are_read_from_device_again(void **state)
 {
     (void)state;
     char plain[64], dir[128];
@@ -233,10 +233,14 @@ int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, device_rig_setup, device_rig_teardown)
     const struct CMUnitTest tests[] = {
-        T(samples_with_labels),           T(damage_of_what_is_kept_there_is_found),
-        T(what_is_compared_is_read_anew), T(a_bit_on_the_device_counts),
-        T(state_kept_there_survives),     T(nccl_sends_what_it_must),
-        T(nccl_adds_as_it_likes),         T(memory_is_where_it_should_be),
+        T(samples_with_labels),
+        T(damage_of_what_is_kept_there_is_found),
+        T(compared_weights_are_read_from_device_again),
+        T(a_bit_on_the_device_counts),
+        T(state_kept_there_survives),
+        T(nccl_sends_what_it_must),
+        T(nccl_adds_as_it_likes),
+        T(memory_is_where_it_should_be),
         T(bulk_copies_are_page_locked),
     };
     return cmocka_run_group_tests_name("ranks with a device", tests, rig_setup, rig_teardown);

@@ -205,7 +205,7 @@ static void no_batch_twice(void **state)
 }
 
 /* Re-formations, soft and hard, at moments that the seed chooses. */
-static void restless_worlds(void **state)
+static void evaluations_survive_random_formations(void **state)
 {
     (void)state;
     struct dpt_config config = rig_make_config(14, 20, "");
@@ -486,7 +486,7 @@ int main(void)
         cmocka_unit_test(the_loss_of_a_plain_loop),
         cmocka_unit_test(losses_meanwhile),
         cmocka_unit_test(no_batch_twice),
-        cmocka_unit_test(restless_worlds),
+        cmocka_unit_test(evaluations_survive_random_formations),
         cmocka_unit_test(resumed_from_a_checkpoint),
         cmocka_unit_test(evaluated_alone),
         cmocka_unit_test(losses_while_evaluating_alone),

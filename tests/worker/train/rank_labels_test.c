@@ -28,7 +28,7 @@ static struct dpt_config make_labels_config(bool llama, int steps)
 }
 
 /* The losses fall, and the predicted labels are those of the texts. */
-static void it_learns(void **state)
+static void labels_of_texts_are_learned(void **state)
 {
     (void)state;
     struct dpt_config config = make_labels_config(false, 40);
@@ -111,7 +111,7 @@ static void one_accuracy_through_deaths(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_learns),
+        cmocka_unit_test(labels_of_texts_are_learned),
         cmocka_unit_test(one_accuracy_through_deaths),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);

@@ -137,7 +137,7 @@ static void go_on(const struct layout *first, const struct layout *then, const c
     json_decref(summary);
 }
 
-static void any_goes_on_from_any(void **state)
+static void every_layout_resumes_from_every_other(void **state)
 {
     (void)state;
     static const struct layout pairs[][2] = {
@@ -221,8 +221,9 @@ static void another_order_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_files_of_all), cmocka_unit_test(any_goes_on_from_any),
-        cmocka_unit_test(past_the_lanes_and_back), cmocka_unit_test(another_order_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_files_of_all),
+                                       cmocka_unit_test(every_layout_resumes_from_every_other),
+                                       cmocka_unit_test(past_the_lanes_and_back),
+                                       cmocka_unit_test(another_order_is_refused)};
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }

@@ -70,7 +70,7 @@ static void a_head_of_the_folder(void **state)
 }
 
 /* Packed or not, kept activations or not. */
-static void what_changes_nothing(void **state)
+static void lora_settings_that_keep_the_hash(void **state)
 {
     (void)state;
     struct dpt_config config = make_lora_config(true, 3);
@@ -337,7 +337,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_head_of_the_folder),
-        cmocka_unit_test(what_changes_nothing),
+        cmocka_unit_test(lora_settings_that_keep_the_hash),
         cmocka_unit_test(checkpoints_hold_adapters_alone),
         cmocka_unit_test(an_older_checkpoint_is_gone_on_from),
         cmocka_unit_test(a_rank_reads_its_base_once),

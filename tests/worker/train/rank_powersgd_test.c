@@ -30,7 +30,7 @@ static double loss_of(const char *name)
     return loss;
 }
 
-static void the_same_again_in_a_fixed_world(void **state)
+static void powersgd_repeats_hash_in_fixed_world(void **state)
 {
     (void)state;
     char first[64], again[64], name[32];
@@ -184,7 +184,7 @@ static void resume_refuses_another_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_same_again_in_a_fixed_world),
+        cmocka_unit_test(powersgd_repeats_hash_in_fixed_world),
         cmocka_unit_test(nothing_is_compressed_before_its_time),
         cmocka_unit_test(deaths_and_healing_cost_no_step),
         cmocka_unit_test(a_run_goes_on_from_a_checkpoint),

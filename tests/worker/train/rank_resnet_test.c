@@ -26,7 +26,7 @@ static struct dpt_config make_resnet_config(int steps)
 }
 
 /* What is learnt shows in an evaluation, which normalises with the running statistics. */
-static void it_learns(void **state)
+static void classes_of_images_are_learned(void **state)
 {
     (void)state;
     const struct dpt_config config = make_resnet_config(12);
@@ -60,7 +60,7 @@ static void a_step_left_out_moves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_learns),
+        cmocka_unit_test(classes_of_images_are_learned),
         cmocka_unit_test(a_step_left_out_moves_nothing),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);

@@ -100,7 +100,7 @@ static void a_farewell_saves_and_makes_no_step(void **state)
 
 /* Re-formations without a reason at moments that the seed chooses: inside steps, commits and
  * formations. */
-static void restless_worlds(void **state)
+static void hash_survives_random_formations(void **state)
 {
     (void)state;
     struct dpt_config config = rig_make_config(14, 40, "");
@@ -189,7 +189,7 @@ int main(void)
         cmocka_unit_test(steps_under_a_millisecond_have_a_median),
         cmocka_unit_test(when_all_leave_one_checkpoint_is_the_end),
         cmocka_unit_test(a_farewell_saves_and_makes_no_step),
-        cmocka_unit_test(restless_worlds),
+        cmocka_unit_test(hash_survives_random_formations),
         cmocka_unit_test(a_lost_shard_costs_back_to_the_checkpoint),
         cmocka_unit_test(weights_that_are_not_there),
     };

@@ -125,7 +125,7 @@ static int said_of(const char *strategy, int first_node, int second_node, const 
 
 /* A rank with the only copy of a part compares nothing and warns, as on nodes of hybrid_shard with
  * different numbers of ranks. */
-static void what_cannot_be_compared_is_told(void **state)
+static void verify_warns_of_shards_without_replica(void **state)
 {
     (void)state;
     static const char nothing[] = "train.verify_every compares nothing: no two of the 2 ranks";
@@ -154,7 +154,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_that_differs_is_named),
         cmocka_unit_test(a_replica_or_shadow_that_differs_is_found),
-        cmocka_unit_test(what_cannot_be_compared_is_told),
+        cmocka_unit_test(verify_warns_of_shards_without_replica),
         cmocka_unit_test(slots_sent_for_shadows_are_told),
         cmocka_unit_test(damage_is_found_later),
     };

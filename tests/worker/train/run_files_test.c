@@ -80,7 +80,7 @@ static void append_step(int64_t step)
         fail_msg("%s", err.text);
 }
 
-static void the_last_step(void **state)
+static void last_step_of_metrics_is_found(void **state)
 {
     (void)state;
     assert_int_equal(last_step(), -1); /* absent */
@@ -353,7 +353,7 @@ static void test_place_of_epoch(void **state)
     assert_int_equal(fclose(f), 0);
 }
 
-static void the_file_of_an_evaluation(void **state)
+static void evaluation_file_has_its_fields(void **state)
 {
     (void)state;
     struct dpt_eval_record e = {.step = 9, .val_loss = 0, .tokens = 640, .ms = 2};
@@ -480,7 +480,7 @@ static void a_disk_that_fills_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_last_step, setup, teardown),
+        cmocka_unit_test_setup_teardown(last_step_of_metrics_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(zeros_at_the_end, setup, teardown),
         cmocka_unit_test_setup_teardown(a_long_file, setup, teardown),
         cmocka_unit_test_setup_teardown(records_are_whole_lines, setup, teardown),
@@ -490,7 +490,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_place_of_evaluation, setup, teardown),
         cmocka_unit_test_setup_teardown(evaluations_of_labels, setup, teardown),
         cmocka_unit_test_setup_teardown(test_place_of_epoch, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_file_of_an_evaluation, setup, teardown),
+        cmocka_unit_test_setup_teardown(evaluation_file_has_its_fields, setup, teardown),
         cmocka_unit_test_setup_teardown(an_event_quotes_anything, setup, teardown),
         cmocka_unit_test_setup_teardown(a_divergence_names_its_numbers, setup, teardown),
         cmocka_unit_test_setup_teardown(folders_that_fail, setup, teardown),

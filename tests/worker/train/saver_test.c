@@ -127,7 +127,7 @@ static void two_writers(void **state)
 
 /* A rank without a lease writes nothing, neither at the beginning nor, granted or not, at the end.
  */
-static void the_fence(void **state)
+static void nothing_is_written_without_lease(void **state)
 {
     (void)state;
     struct saver_stage s;
@@ -192,7 +192,7 @@ int main(void)
         cmocka_unit_test(a_grant_that_does_not_come),
         cmocka_unit_test(a_part_that_does_not_come),
         cmocka_unit_test(two_writers),
-        cmocka_unit_test(the_fence),
+        cmocka_unit_test(nothing_is_written_without_lease),
         cmocka_unit_test(cancelled_at_any_moment),
     };
     return cmocka_run_group_tests_name("saver", tests, make_fast_root, remove_root);

@@ -142,7 +142,7 @@ static void other_settings(void **state)
     expect_refusal("out", DPT_EREFUSED, "input_paths_and_sizes was ");
 }
 
-static void what_changed_meanwhile(void **state)
+static void continuing_refuses_changed_options(void **state)
 {
     (void)state;
     add_all();
@@ -253,10 +253,14 @@ static void nothing_to_split(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(death_at_every_step),    TEST(many_deaths),
-                                       TEST(failure_of_every_call),  TEST(other_settings),
-                                       TEST(what_changed_meanwhile), TEST(done_is_looked_at),
-                                       TEST(damaged_folders),        TEST(bad_documents),
+    const struct CMUnitTest tests[] = {TEST(death_at_every_step),
+                                       TEST(many_deaths),
+                                       TEST(failure_of_every_call),
+                                       TEST(other_settings),
+                                       TEST(continuing_refuses_changed_options),
+                                       TEST(done_is_looked_at),
+                                       TEST(damaged_folders),
+                                       TEST(bad_documents),
                                        TEST(nothing_to_split)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
