@@ -24,7 +24,6 @@ struct log_context {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct log_context context = {.rank = -1, .step = -1};
-static atomic_int sink_fd = 2;
 static pthread_mutex_t sink_lock = PTHREAD_MUTEX_INITIALIZER; /* guards sink and sink_ctx */
 static void (*sink)(void *ctx, const char *line, size_t bytes);
 static void *sink_ctx;
@@ -46,11 +45,6 @@ static void read_environment(void)
             level_is_fixed = true;
         }
     }
-}
-
-void dpt_log_set_fd(int fd)
-{
-    atomic_store(&sink_fd, fd);
 }
 
 void dpt_log_set_level(enum dpt_log_level level)
@@ -176,7 +170,7 @@ void dpt_log(enum dpt_log_level level, const char *fmt, ...)
     va_end(ap);
     dpt_one_line(line.text + prefix);
     line.text[line.used++] = '\n'; /* the newline replaces the NUL */
-    dpt_log_repeat(atomic_load(&sink_fd), line.text, line.used);
+    dpt_log_repeat(STDERR_FILENO, line.text, line.used);
     errno = saved_errno;
 }
 

@@ -18,12 +18,11 @@ enum dpt_log_level {
     DPT_LOG_LEVEL_COUNT
 };
 
-/* Set the descriptor to which lines are written (default 2), and the least level that is written
- * (default info). DPT_LOG_LEVEL=debug|info|warn|error in the environment takes precedence. */
-void dpt_log_set_fd(int fd);
+/* Sets the least level that is written (default info). DPT_LOG_LEVEL=debug|info|warn|error in the
+ * environment takes precedence. */
 void dpt_log_set_level(enum dpt_log_level level);
 
-/* Sends later lines to `sink`, each with its newline; NULL: to the descriptor again. On return no
+/* Sends later lines to `sink`, each with its newline; NULL: to standard error again. On return no
  * call of the former sink is in progress. One thread at a time calls the sink. The sink must not
  * log. */
 void dpt_log_set_sink(void (*sink)(void *ctx, const char *line, size_t bytes), void *ctx);

@@ -1,4 +1,4 @@
-/* Counters and lists that save walks over all nodes of a run: for the files of rendezvous/core
+/* Counters and lists that save scans of all nodes of a run: for the files of rendezvous/core
  * only. */
 #ifndef DPT_RENDEZVOUS_CORE_TALLY_H
 #define DPT_RENDEZVOUS_CORE_TALLY_H

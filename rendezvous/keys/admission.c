@@ -188,12 +188,6 @@ enum dpt_status dpt_admission_read_machines(struct dpt_admission *admission, con
     return DPT_OK;
 }
 
-const char *dpt_admission_name(const struct dpt_admission *admission, const struct dpt_key *key)
-{
-    const struct dpt_admitted_machine *machine = find_machine(admission, key);
-    return machine != NULL ? machine->name : "";
-}
-
 const char *dpt_admission_run(const struct dpt_admission *admission, const struct dpt_key *key)
 {
     const struct dpt_admitted_machine *machine = find_machine(admission, key);

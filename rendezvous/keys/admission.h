@@ -98,10 +98,6 @@ const char *dpt_admission_run(const struct dpt_admission *admission, const struc
 /* True: a run may have this name. */
 bool dpt_admission_is_run(const char *name);
 
-/* The name of a machine; "" if the key is of no machine in the list. Valid until the list
- * changes. */
-const char *dpt_admission_name(const struct dpt_admission *admission, const struct dpt_key *key);
-
 /* True: the token admits another machine at this time. */
 bool dpt_admission_token_is_good(const struct dpt_admission_token *token, int64_t now_s);
 

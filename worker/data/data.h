@@ -33,7 +33,6 @@ DPT_MUST_USE enum dpt_status dpt_data_open_val(const struct dpt_config *config,
 void dpt_data_close(struct dpt_data **data);
 
 int64_t dpt_data_samples(const struct dpt_data *data);
-int64_t dpt_data_tokens(const struct dpt_data *data);
 
 /* dpt_sample_form of the config. */
 const struct dpt_sample_form *dpt_data_form(const struct dpt_data *data);

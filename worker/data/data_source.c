@@ -263,11 +263,6 @@ const struct dpt_sample_form *dpt_data_form(const struct dpt_data *data)
     return &data->form;
 }
 
-int64_t dpt_data_tokens(const struct dpt_data *data)
-{
-    return data->tokens;
-}
-
 enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index, int64_t number,
                               const struct dpt_batch *batch, int64_t i, struct dpt_err *err)
 {

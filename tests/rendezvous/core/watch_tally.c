@@ -1,4 +1,4 @@
-/* The watch's checks on the counters, lists and indexes that save the machine walks over all nodes.
+/* The watch's checks on the counters, lists and indexes that save the machine scans of all nodes.
  * A walk over all nodes must find the same. */
 #include "rendezvous/core/run_state.h"
 #include "tests/rendezvous/core/watch_internal.h"

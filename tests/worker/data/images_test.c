@@ -63,7 +63,6 @@ static void test_cifar10_records(void **state)
     name(config.data.val, "test_batch.bin");
     struct dpt_data *data = open_data(), *val = NULL;
     assert_int_equal(dpt_data_samples(data), 7);
-    assert_int_equal(dpt_data_tokens(data), 0);
     assert_int_equal(dpt_data_form(data)->part_bytes[DPT_SAMPLE_INPUT], 3 * PLANE * sizeof(float));
     for (int id = 0; id < 7; id++)
         expect_record(data, id, id);

@@ -94,7 +94,7 @@ static float round_to_leaf(const struct sum *s, float x)
                                  : x;
 }
 
-/* One element of `node`'s sum; `next` walks over the parts. */
+/* One element of `node`'s sum; `next` runs over the parts. */
 static float reference(const struct sum *s, struct dpt_range node, int *next, int64_t i)
 {
     const struct dpt_partial *part = &s->parts[*next];
