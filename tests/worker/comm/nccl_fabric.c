@@ -46,7 +46,7 @@ static enum dpt_nccl_result unlock(struct fabric_rank *self, enum dpt_nccl_resul
     return result;
 }
 
-static struct fabric_handle *of(struct dpt_nccl_handle *handle)
+static struct fabric_handle *fabric_handle_of(struct dpt_nccl_handle *handle)
 {
     struct fabric_handle *h = (struct fabric_handle *)(void *)handle;
     CHECK(h != NULL && h->used && !h->gone);
@@ -148,7 +148,7 @@ static enum dpt_nccl_result fabric_split(void *ctx, struct dpt_nccl_handle *hand
                                          int key, struct dpt_nccl_place *ret)
 {
     struct fabric *f = lock(ctx);
-    struct fabric_handle *parent = of(handle);
+    struct fabric_handle *parent = fabric_handle_of(handle);
     CHECK(parent->clique->complete && !parent->revoked);
     /* All colors of one split meet in one clique, which is cut when all have called. */
     struct clique *child = child_of(f, parent, -1, parent->clique->size);
@@ -164,7 +164,7 @@ static enum dpt_nccl_result fabric_shrink(void *ctx, struct dpt_nccl_handle *han
 {
     struct fabric_rank *self = ctx;
     struct fabric *f = lock(self);
-    struct fabric_handle *parent = of(handle);
+    struct fabric_handle *parent = fabric_handle_of(handle);
     CHECK(parent->revoked);
     self->shrinks++;
     if (self->fault == FABRIC_NO_SHRINK)
@@ -231,7 +231,7 @@ static void await_tear(struct fabric_rank *self, struct fabric_handle *h)
 static enum dpt_nccl_result fabric_async_error(void *ctx, struct dpt_nccl_handle *handle)
 {
     struct fabric *f = lock(ctx);
-    struct fabric_handle *h = of(handle);
+    struct fabric_handle *h = fabric_handle_of(handle);
     if (h->clique->tears && !h->clique->torn)
         await_tear(ctx, h);
     enum dpt_nccl_result result = h->failed || h->clique->torn ? DPT_NCCL_ESYSTEM
@@ -252,7 +252,7 @@ static enum dpt_nccl_result fabric_revoke(void *ctx, struct dpt_nccl_handle *han
 {
     struct fabric_rank *self = ctx;
     (void)lock(self);
-    struct fabric_handle *h = of(handle);
+    struct fabric_handle *h = fabric_handle_of(handle);
     if (self->fault == FABRIC_NO_REVOKE)
         return unlock(self, DPT_NCCL_EUSAGE);
     h->revoked = true;
@@ -264,14 +264,14 @@ static enum dpt_nccl_result fabric_finalize(void *ctx, struct dpt_nccl_handle *h
 {
     struct fabric *f = lock(ctx);
     CHECK(atomic_load(&f->closing) >= f->closing_min);
-    of(handle)->finalized = true;
+    fabric_handle_of(handle)->finalized = true;
     return unlock(ctx, DPT_NCCL_INPROGRESS);
 }
 
 static enum dpt_nccl_result fabric_free(void *ctx, struct dpt_nccl_handle *handle)
 {
     struct fabric *f = lock(ctx);
-    struct fabric_handle *h = of(handle);
+    struct fabric_handle *h = fabric_handle_of(handle);
     if (h->child != NULL) { /* it will not come to be */
         h->child->callers[h->rank] = NULL;
         h->child->n_calls--;
@@ -298,7 +298,7 @@ static enum dpt_nccl_result fabric_post(void *ctx, struct dpt_nccl_handle *handl
                                         struct dpt_nccl_stream *stream)
 {
     struct fabric_rank *self = ctx;
-    struct fabric_handle *h = of(handle);
+    struct fabric_handle *h = fabric_handle_of(handle);
     const bool sums = piece->kind == DPT_NCCL_ALL_REDUCE && piece->dtype == DPT_NCCL_F32;
     const bool send = piece->kind == DPT_NCCL_SEND;
     if (!sums && !send && piece->kind != DPT_NCCL_RECV)
