@@ -107,9 +107,8 @@ def test_checkpoints(make_cluster, slow, tmp_path):
     assert "No space left on device" in [line for line in said.splitlines() if line.startswith("dpt-worker: ")][0]
 
 
-def test_leaving(make_cluster, slow, tmp_path):
-    """A node is told to end, and its last steps do not fit on the disk: one line reports the error, one counts the
-    steps, and the exit code is 75."""
+def trains_on_a_small_disk(make_cluster, slow, tmp_path):
+    """(cluster, worker, its disk): the worker trains, and a checkpoint does not fit on its disk."""
     needs_mounts()
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1})
     cluster.start_server()
@@ -119,6 +118,13 @@ def test_leaving(make_cluster, slow, tmp_path):
     script = f'mount -t tmpfs -o size=100k none "{disk}" && exec "$@"'
     worker = Process("worker", [*UNSHARE, "sh", "-c", script, "sh", *argv], cluster.root / "worker.log", cluster.env)
     worker.wait_log(r"(?m)^step +3/", 30 * slow)
+    return cluster, worker, disk
+
+
+def test_leaving(make_cluster, slow, tmp_path):
+    """A node is told to end, and its last steps do not fit on the disk: one line reports the error, one counts the
+    steps, and the exit code is 75."""
+    _, worker, _ = trains_on_a_small_disk(make_cluster, slow, tmp_path)
     worker.term()
     assert worker.wait(30 * slow) == 75, worker.log_tail()
     said = worker.log()
@@ -212,15 +218,7 @@ def test_folder_that_is_none(make_cluster, slow, tmp_path):
 
 def test_operator_hears_of_a_full_disk(make_cluster, slow, tmp_path):
     """`dpt-ctl save` ends with the reason as soon as the rank knows it, and training goes on."""
-    needs_mounts()
-    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1})
-    cluster.start_server()
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    argv = cluster.worker_argv("a", nnodes=1, sets={"checkpoint.dir": disk / "c"})
-    script = f'mount -t tmpfs -o size=100k none "{disk}" && exec "$@"'
-    worker = Process("worker", [*UNSHARE, "sh", "-c", script, "sh", *argv], cluster.root / "worker.log", cluster.env)
-    worker.wait_log(r"(?m)^step +3/", 30 * slow)
+    cluster, worker, disk = trains_on_a_small_disk(make_cluster, slow, tmp_path)
     _, err = ctl(cluster, "save", code=4, timeout=60 * slow)  # without an end by the rank it waits for 300 s
     said = (r"dpt-ctl: run tiny could not save step \d+, and goes on as before: rank 0 \(node a, host \S+\): "
             rf"checkpoint of step \d+ in '{disk}/c' dropped: .*: No space left on device\. Make room in "
