@@ -13,7 +13,7 @@
 
 enum { DPT_CHECKPOINT_STEPS_MAX = 100000 };
 
-/* A checkpoint or a rescue with an intact manifest, whose files have the sizes of the manifest. */
+/* A checkpoint or a rescue: its manifest is intact, and its files have the manifest's sizes. */
 struct dpt_complete {
     struct dpt_folder folder; /* open */
     struct dpt_manifest manifest;

@@ -133,8 +133,8 @@ static void end_command(struct sim *sim, struct sim_command *command)
     sim->operator.drains += command->verb == DPT__CONTROL_VERB__CONTROL_DRAIN;
 }
 
-/* The server holds a run whose newest steps a stop could not save. The operator stops the run
- * again, which may end it without these steps, or lets it train on. */
+/* A stop could not save the newest steps, so the server holds the run. The operator stops the run
+ * again, and it may end without these steps, or resumes it. */
 static void follow_refused_stop(struct sim *sim, int number)
 {
     const struct sim_command *command = &sim->operator.commands[number];
@@ -155,8 +155,8 @@ static void check_stop_done(struct sim *sim)
         sim_fail(sim, "a stop is done, but the run is %s", dpt_rdzv_phase_name(view.phase));
 }
 
-/* A checkpoint that cannot come, or a run that is over: dpt-ctl would wait no longer. An operator
- * who wants an end waits for it, since a stop that is refused holds the run. */
+/* A checkpoint that cannot come, or a run that is over: dpt-ctl would wait no longer. A stop is
+ * waited for, since a refused stop holds the run. */
 static bool gives_up(const struct sim *sim, const struct sim_command *command)
 {
     return command->verb == DPT__CONTROL_VERB__CONTROL_SAVE ||
