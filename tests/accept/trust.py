@@ -10,8 +10,8 @@ from accept.bad_input import EXIT_FAILED
 from accept.before import fails_before, no_allocations, not_slower
 from accept.command_lines import command_lines
 from accept.folders import KINDS, Lost, Mixed, kills
-from accept.harness import NotRun
 from accept.one_curve import STRATEGIES
+from accept.simulator import simulate
 from accept.speed import suite_at_every_isa
 from accept.stories import RUN_TIMEOUT_S, settings
 from accept.told import at_isas, build_folder, cases, stories
@@ -21,7 +21,6 @@ SEEDS = 100_000      # of the simulator
 KILLS = 200          # while others want the folders
 DIVERGENCES = 100    # runs that diverge
 DIVERGING_STEPS = 30
-SIM_TIMEOUT_S = 4 * 3600
 SHORT_TIMEOUT_S = 4 * 3600  # of a topic
 DEPS_TIMEOUT_S = 300
 
@@ -202,21 +201,9 @@ def two_machines(line):
 
 def simulated(line):
     """100,000 seeds of the simulator, with outages, two runs on a server and overload: no broken invariant."""
-    sim, seeds = build_folder() / "tests" / "dpt_sim", line.repeat(SEEDS)
-    if not sim.exists():
-        raise NotRun(f"{sim} is not built")
-    half, first = (seeds + 1) // 2, line.seed * 1_000_000
-    line.command(f"dpt_sim --seeds {first} {half} and --seeds {first + half} {half}")
-    runs = [subprocess.Popen([str(sim), "--seeds", str(at), str(half)], stdout=subprocess.PIPE, text=True)
-            for at in (first, first + half)]
-    told = [run.communicate(timeout=SIM_TIMEOUT_S)[0] for run in runs]
-    failed = [text for out in told for text in out.splitlines() if " FAILED " in text]
-    for text in [*failed[:10], *(out.splitlines()[-1] for out in told)]:
-        line.note(text)
-    line.show(f"seeds of {2 * half} that failed", len(failed), "== 0",
-              not failed and all(run.returncode == 0 for run in runs))
+    totals = simulate(line, line.seed * 1_000_000, line.repeat(SEEDS))
     for what in ("outages", "overloads", "second runs", "rescues"):
-        line.at_least(what, sum(int(n) for out in told for n in re.findall(rf"(\d+) {what}\b", out)), 1)
+        line.at_least(what, sum(int(n) for text in totals for n in re.findall(rf"(\d+) {what}\b", text)), 1)
 
 
 def same_bits(line):
