@@ -24,7 +24,7 @@ SMALL = {"model.preset": "null", "model.n_layer": 4, "model.n_head": 4, "model.n
          "model.vocab": 256, "train.steps": 400}
 # A step as short as GPT-2 124M has one: the same events, of which a trace takes a larger share than of a longer step.
 SHORT_STEP = {"train.micro_batch": 1, "train.global_batch": 2, "train.seq_len": 32}
-PAIRS, PAIRS_ON, RUN_TIMEOUT_S = 20, 40, 1200
+PAIRS, PAIRS_ON, RUN_TIMEOUT_S = 20, 24, 1200
 GROUP = 3  # steps in turn without a trace and with one; the first of a group is not counted, because it pays the change
 OFF_MAX, ON_MAX, NOISE_MAX = 1e-4, 0.02, 0.02
 WRITE_STEPS_MAX = 1.0  # steps that the pause for a window's file may take
