@@ -189,7 +189,7 @@ def flooded(line):
             with Flood(cluster, run) as flood:
                 times[True].append(reformation_ms(cluster, b))
             rates.append(flood.made_s)
-        expelled = [entry for entry in re.findall(r"node ([ab])\b[^\n]*(?: lost:| refused:)", cluster.server.log())]
+        expelled = re.findall(r"node [ab](?: \([^)]*\))? (?:lost|refused): ", cluster.server.log())
     quiet, loud = (statistics.median(times[is_loud]) for is_loud in (False, True))
     line.note(f"re-formation, median of {len(times[False])} each: {quiet:.1f} ms, with the flood {loud:.1f} ms; "
               f"longest {max(times[False]):.1f} and {max(times[True]):.1f} ms")
