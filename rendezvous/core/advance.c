@@ -284,6 +284,9 @@ static void log_running(const struct run *run)
                      : run->progress.redundant  ? ", redundancy whole"
                      : run->progress.rebuilding ? ", redundancy rebuilding"
                                                 : ", redundancy none");
+    char text[DPT_PROTO_TEXT_BYTES];
+    if (dpt_timing_is_too_short(&run->timing, run->core->n_nodes, text, sizeof text))
+        dpt_rdzv_log(run, DPT_LOG_WARN, "%s", text);
 }
 
 static void advance_planned(struct run *run)

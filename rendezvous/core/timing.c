@@ -40,16 +40,43 @@ struct dpt_timing dpt_timing_from(int64_t timeout_ms, int64_t drain_ms)
     };
 }
 
+/* The pause at which n_nodes nodes send DPT_TIMING_BEATS_A_SECOND messages. */
+static int64_t even_pause_ms(uint32_t n_nodes)
+{
+    return (int64_t)n_nodes * 1000 / DPT_TIMING_BEATS_A_SECOND;
+}
+
+static int64_t longest_pause_ms(const struct dpt_timing *timing)
+{
+    const int64_t by_lease_ms = timing->lease_ms / 4, by_drain_ms = timing->drain_ms / 6;
+    return by_lease_ms < by_drain_ms ? by_lease_ms : by_drain_ms;
+}
+
 int64_t dpt_timing_beat_ms(const struct dpt_timing *timing, uint32_t n_nodes, unsigned overload)
 {
-    const int64_t even_ms = (int64_t)n_nodes * 1000 / DPT_TIMING_BEATS_A_SECOND;
+    const int64_t even_ms = even_pause_ms(n_nodes);
     const int64_t base_ms = even_ms > timing->heartbeat_ms ? even_ms : timing->heartbeat_ms;
-    const int64_t by_lease_ms = timing->lease_ms / 4, by_drain_ms = timing->drain_ms / 6;
-    const int64_t most_ms = by_lease_ms < by_drain_ms ? by_lease_ms : by_drain_ms;
+    const int64_t most_ms = longest_pause_ms(timing);
     const unsigned shift = overload < 16 ? overload : 16;
     return base_ms << shift < most_ms       ? base_ms << shift
            : most_ms > timing->heartbeat_ms ? most_ms
                                             : timing->heartbeat_ms;
+}
+
+bool dpt_timing_is_too_short(const struct dpt_timing *timing, uint32_t n_nodes, char *ret_text,
+                             size_t text_bytes)
+{
+    const int64_t even_ms = even_pause_ms(n_nodes);
+    if (longest_pause_ms(timing) >= even_ms)
+        return false;
+    const int64_t timeout_ms = 4 * even_ms * 10 / 9; /* a lease has nine tenths of the timeout */
+    (void)snprintf(ret_text, text_bytes,
+                   "%u nodes send %lld heartbeats a second. cluster.timeout_s of %lld and "
+                   "cluster.drain_s of %lld, or more, make it %d",
+                   n_nodes, (long long)n_nodes * 1000 / dpt_timing_beat_ms(timing, n_nodes, 0),
+                   (long long)(timeout_ms + 999) / 1000, (long long)(6 * even_ms + 999) / 1000,
+                   DPT_TIMING_BEATS_A_SECOND);
+    return true;
 }
 
 void dpt_timing_print(const struct dpt_timing *timing, char *ret_text, size_t text_bytes)

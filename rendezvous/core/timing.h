@@ -4,6 +4,7 @@
 #ifndef DPT_RENDEZVOUS_CORE_TIMING_H
 #define DPT_RENDEZVOUS_CORE_TIMING_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,12 +36,19 @@ struct dpt_timing {
 struct dpt_timing dpt_timing_from(int64_t timeout_ms, int64_t drain_ms);
 
 /* The pause between two messages of an agent to a server of `n_nodes` nodes, in all of its runs. It
- * is heartbeat_ms up to some hundreds of nodes. Then it grows with the number of nodes, so that
- * about DPT_TIMING_BEATS_A_SECOND messages arrive in a second. `overload` doubles it that often. It
- * is at most a quarter of the lease, so that three messages in a row may be late, and a sixth of
- * the drain time, so that a node that leaves knows whether it has a server. */
-enum { DPT_TIMING_BEATS_A_SECOND = 8000 };
+ * is heartbeat_ms for a few nodes. Then it grows with the number of nodes, so that about
+ * DPT_TIMING_BEATS_A_SECOND messages arrive in a second: with keys each takes the server some 80 us
+ * of CPU time, nearly all of it in sockets, so all of them take a sixth of a core. `overload`
+ * doubles the pause that often. It is at most a quarter of the lease, so that three messages in a
+ * row may be late, and a sixth of the drain time, so that a node that leaves knows whether it has a
+ * server. */
+enum { DPT_TIMING_BEATS_A_SECOND = 2000 };
 int64_t dpt_timing_beat_ms(const struct dpt_timing *timing, uint32_t n_nodes, unsigned overload);
+
+/* True: the lease or the drain time is so short that `n_nodes` nodes must send more than
+ * DPT_TIMING_BEATS_A_SECOND messages; the text says which settings are long enough. */
+bool dpt_timing_is_too_short(const struct dpt_timing *timing, uint32_t n_nodes, char *ret_text,
+                             size_t text_bytes);
 
 /* One line for the log: "timeout 5000 ms: heartbeat 100, …". */
 void dpt_timing_print(const struct dpt_timing *timing, char *ret_text, size_t text_bytes);

@@ -60,8 +60,8 @@ static void test_beat_grows_with_nodes_and_overload(void **state)
     (void)state;
     const struct dpt_timing t = dpt_timing_from(5000, 0);
     assert_int_equal(dpt_timing_beat_ms(&t, 0, 0), t.heartbeat_ms);
-    assert_int_equal(dpt_timing_beat_ms(&t, 800, 0), t.heartbeat_ms);
-    assert_int_equal(dpt_timing_beat_ms(&t, 4000, 0), 500);
+    assert_int_equal(dpt_timing_beat_ms(&t, 200, 0), t.heartbeat_ms);
+    assert_int_equal(dpt_timing_beat_ms(&t, 1000, 0), 500);
     assert_int_equal(dpt_timing_beat_ms(&t, 10000, 0), t.lease_ms / 4);
     assert_int_equal(dpt_timing_beat_ms(&t, 8, 1), 2 * t.heartbeat_ms);
     assert_int_equal(dpt_timing_beat_ms(&t, 8, 3), 8 * t.heartbeat_ms);
@@ -75,6 +75,25 @@ static void test_beat_grows_with_nodes_and_overload(void **state)
             }
 }
 
+/* With the settings that the text names the pause is even; with less of either the server warns. */
+static void test_short_timeout_for_many_nodes(void **state)
+{
+    (void)state;
+    char text[DPT_PROTO_TEXT_BYTES] = "";
+    struct dpt_timing t = dpt_timing_from(5000, 0);
+    assert_false(dpt_timing_is_too_short(&t, 2250, text, sizeof text));
+    assert_true(dpt_timing_is_too_short(&t, 10000, text, sizeof text));
+    assert_string_equal(text, "10000 nodes send 8888 heartbeats a second. cluster.timeout_s of 23 "
+                              "and cluster.drain_s of 30, or more, make it 2000");
+    t = dpt_timing_from(23000, 29000);
+    assert_true(dpt_timing_is_too_short(&t, 10000, text, sizeof text));
+    t = dpt_timing_from(22000, 30000);
+    assert_true(dpt_timing_is_too_short(&t, 10000, text, sizeof text));
+    t = dpt_timing_from(23000, 30000);
+    assert_false(dpt_timing_is_too_short(&t, 10000, text, sizeof text));
+    assert_int_equal(dpt_timing_beat_ms(&t, 10000, 0), 5000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -83,6 +102,7 @@ int main(void)
         cmocka_unit_test(test_drain_follows_boundary),
         cmocka_unit_test(test_timing_is_printed),
         cmocka_unit_test(test_beat_grows_with_nodes_and_overload),
+        cmocka_unit_test(test_short_timeout_for_many_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
