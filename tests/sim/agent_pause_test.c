@@ -75,6 +75,44 @@ static void test_news_do_not_wait_for_the_pause(void **state)
     assert_true(b->said);
 }
 
+/* The last rank that moves reports for all; a heartbeat reports the moves of those that wait for a
+ * late one. */
+static void test_ranks_of_a_node_report_together(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.heartbeat_ms = 500;
+    bench_server(b, SERVER(PREPARE), 2);
+    const uint64_t before = b->agent_counter;
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    assert_false(b->said);
+    bench_rank(b, 1, RANK(QUIESCED), 2);
+    assert_true(b->said);
+    assert_int_equal(b->phase[0], RANK(QUIESCED));
+    assert_int_equal(b->phase[1], RANK(QUIESCED));
+    assert_int_equal(b->agent_counter, before + 1);
+    bench_server(b, SERVER(PREPARE), 3);
+    bench_rank(b, 0, RANK(QUIESCED), 3);
+    assert_false(b->said);
+    bench_pass(b, 600);
+    assert_true(b->agent_counter > before + 1);
+    bench_server(b, SERVER(PREPARE), 4);
+    bench_rank(b, 1, RANK(QUIESCED), 4); /* rank 0 is in generation 3, rank 1 was in 2 */
+    assert_true(b->said);
+}
+
+/* The move of a rank whose fellow has died is reported at once. */
+static void test_dead_rank_does_not_follow(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_server(b, SERVER(PREPARE), 2);
+    bench_rank_exits(b, 0, 1);
+    assert_true(b->said);
+    bench_rank(b, 1, RANK(QUIESCED), 2);
+    assert_true(b->said);
+}
+
 static size_t outcome_bytes(const struct bench *b, size_t local)
 {
     return b->out.to_server->ranks[local]->outcome.len;
@@ -123,6 +161,8 @@ int main(void)
         CASE(test_silent_server_is_asked_less_often),
         CASE(test_pause_is_at_most_a_quarter_of_the_lease),
         CASE(test_news_do_not_wait_for_the_pause),
+        CASE(test_ranks_of_a_node_report_together),
+        CASE(test_dead_rank_does_not_follow),
         CASE(test_one_rank_reports_the_outcome),
         CASE(test_other_outcome_is_reported_too),
     };

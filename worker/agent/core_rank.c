@@ -296,14 +296,44 @@ void dpt_agent_on_rank_exited(struct dpt_agent *agent, const struct dpt_agent_ev
 
 /* ---- reports ---- */
 
-static bool report_is_news(const Dpt__RankState *old, const Dpt__RankState *new)
+static bool has_moved(const Dpt__RankState *old, const Dpt__RankState *new)
 {
-    return old->phase != new->phase || old->generation != new->generation ||
-           old->failed_generation != new->failed_generation || old->grant_step != new->grant_step ||
+    return old->phase != new->phase || old->generation != new->generation;
+}
+
+static bool says_more(const Dpt__RankState *old, const Dpt__RankState *new)
+{
+    return old->failed_generation != new->failed_generation || old->grant_step != new->grant_step ||
            old->busy != new->busy || old->rescued_step != new->rescued_step ||
            old->rescue_failed != new->rescue_failed || old->stacks_of != new->stacks_of ||
            old->unsaved_step != new->unsaved_step ||
            old->unsaved_generation != new->unsaved_generation;
+}
+
+/* Whether another rank of this node is where `rank` has been until now, and has the same orders: it
+ * will move, too. */
+static bool is_followed(const struct dpt_agent *agent, const struct agent_rank *rank)
+{
+    for (uint32_t i = 0; i < agent->n_ranks; i++) {
+        const struct agent_rank *other = &agent->ranks[i];
+        if (other != rank && other->life == LIFE_UP &&
+            (other->plan_rank >= 0) == (rank->plan_rank >= 0) &&
+            !has_moved(&rank->report.state, &other->report.state))
+            return true;
+    }
+    return false;
+}
+
+/* The server waits for all ranks of a node, so the last one that moves reports for all. With eight
+ * ranks a formation then takes an eighth of the messages. If a rank does not follow, the next
+ * heartbeat has the moves of the others. */
+static void note_news(struct dpt_agent *agent, struct agent_rank *rank, const Dpt__RankState *new)
+{
+    const Dpt__RankState *old = &rank->report.state;
+    const bool more = says_more(old, new), moved = has_moved(old, new);
+    rank->has_news = rank->has_news || more || moved;
+    if (more || (moved && !is_followed(agent, rank)))
+        agent->out.server_due = true;
 }
 
 static void forgive_error(struct dpt_agent *agent, struct agent_rank *rank)
@@ -348,8 +378,7 @@ void dpt_agent_on_rank(struct dpt_agent *agent, const struct dpt_agent_event *ev
     const Dpt__RankState *state = &rank->report.state;
     rank->judged_ms = rank->report_ms = agent->now_ms;
     rank->reported = true;
-    if (report_is_news(state, message->state))
-        agent->out.server_due = rank->has_news = true;
+    note_news(agent, rank, message->state);
     dpt_report_copy(&rank->report, message);
     note_standstill(agent);
     rank->started = rank->started || state->phase != DPT__RANK_PHASE__RANK_STARTING;
