@@ -9,7 +9,7 @@ import time
 from datetime import datetime
 
 from accept.simulator import simulate
-from cluster import Cluster, ClusterError, checkpoint_hash
+from cluster import Cluster, ClusterError, checkpoint_hash, wait_until
 from network_stories import pass_time
 
 NODES, STEPS, EVERY = "abcd", 400, 10
@@ -118,7 +118,7 @@ def kills(line):
     line.show("runs with lost steps, wrong lines or wrong exit codes", len(wrong), "0", not wrong)
     for each in wrong:
         line.note(each)
-    line.show("weights hashes beside the undisturbed run's", hashes, f"{{'{want}'}}", hashes == {want})
+    line.show("weights hashes beside the undisturbed run's", sorted(hashes), [want], hashes == {want})
     back_s.sort()
     line.at_most("restart until the run goes on, median", back_s[len(back_s) // 2], 1, "s")
     line.note(f"longest: {back_s[-1]:.2f} s (a formation waits for ranks that start)")

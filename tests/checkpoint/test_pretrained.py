@@ -7,7 +7,6 @@ import os
 import shutil
 import struct
 import subprocess
-from pathlib import Path
 
 import pytest
 

@@ -35,6 +35,9 @@ CLEAN = {
     "worker/main.c": '/* Program. */\n#include "worker/comm/comm.h"\nint main(void)\n{\n    exit(0);\n}\n',
     "tests/base/err_test.c": '/* Test. */\n#include "base/err.h"\n',
     "kernels/CMakeLists.txt": "target_link_libraries(dpt_kernels PUBLIC dpt_base)\n",
+    "tests/names.py": '"""a"""\nimport os.path\n\n\nclass A:\n    x = 1\n    y = x\n\n    def f(self, *z):\n'
+                      "        global late\n        late = [len(os.path.sep) for i in z if i]\n"
+                      "        return late, A\n",
 }
 
 # (what is added or changed, file:line, rule)
@@ -78,6 +81,9 @@ CASES = [
     ({"tests/base/nap.c": "/* a */\nvoid f(void)\n{\n    usleep(5);\n}\n"}, "tests/base/nap.c:4", "sleep"),
     ({"tests/multi/nap.py": '"""A."""\nimport time\ntime.sleep(1)\n'}, "tests/multi/nap.py:3", "sleep"),
     ({"tests/multi/bare.py": "import time\n"}, "tests/multi/bare.py:1", "purpose"),
+    ({"tests/multi/name.py": '"""a"""\nfrom os import path\n\n\ndef f():\n    return path, exists(f)\n'},
+     "tests/multi/name.py:6", "python"),
+    ({"tests/multi/torn.py": '"""a"""\ndef f(:\n'}, "tests/multi/torn.py:2", "python"),
 ]
 
 def function(name, parameters="void", lines=4):
