@@ -30,9 +30,7 @@ enum {
     MONITOR_EVENTS_MAX = 65536,
     /* A connection whose handshake takes longer is closed. Of ten thousand handshakes at once each
        takes as long as all together. */
-    HANDSHAKE_MS = 10000,
-    REBIND_MS = 10, /* between two tries to open the port again */
-    REBIND_TIMEOUT_MS = 10000
+    HANDSHAKE_MS = 10000
 };
 
 struct dpt_server {
@@ -48,7 +46,6 @@ struct dpt_server {
     uint64_t n_steps; /* of the core */
     struct dpt_server_options options;
     struct dpt_bound bound;
-    int64_t unbound_ms; /* since then the port is closed for a new key; 0: it is open */
     uint64_t failed[DPT_SERVER_FAILED_MAX]; /* connections on which a send has failed */
     size_t n_failed;
     struct dpt_log_bound malformed;
@@ -159,6 +156,11 @@ static enum dpt_status read_monitor(struct dpt_server *server, struct dpt_err *e
                 dpt_newcomers_close(&server->newcomers, (int)value);
             continue;
         }
+        if (number == ZMQ_EVENT_CLOSED) {
+            if (dpt_server_note_closed(&server->bound))
+                dpt_newcomers_forget(&server->newcomers);
+            continue;
+        }
         dpt_newcomers_gone(&server->newcomers, (int)value);
         uint64_t conn = dpt_peers_disconnected(&server->peers, (int)value);
         if (conn != 0)
@@ -175,11 +177,14 @@ static void report_malformed(struct dpt_server *server, const char *text)
                 "%" PRIu64 " message(s) dropped that no dpt-worker sends; the last: %s", n, text);
 }
 
-/* Answers a peer with a token. An answer that finds no room is lost; the peer asks again. */
+/* Answers a peer with a token. An answer that finds no room is lost; the peer asks again. So does a
+ * peer whose connection ends because the server's key has changed: its proof is for the old key. */
 static void answer_enrolment(struct dpt_server *server, uint64_t conn, zmq_msg_t *frame,
                              const struct dpt_gate_peer *peer)
 {
     uint8_t id[DPT_PEERS_ROUTING_ID_BYTES], answer[DPT_ENROLL_MESSAGE_BYTES_MAX];
+    if (server->bound.n_closing > 0)
+        return;
     const size_t bytes =
         dpt_gate_enroll(server->gate, peer, zmq_msg_data(frame), zmq_msg_size(frame), answer);
     dpt_peers_routing_id(conn, id);
@@ -310,26 +315,17 @@ static enum dpt_status serve_gate(struct dpt_server *server, struct dpt_err *err
         return DPT_OK;
     DPT_TRY(dpt_gate_serve(server->gate, now_ms, err));
     DPT_TRY(dpt_gate_change_key(server->gate, server->router, (int64_t)time(NULL), &changed, err));
-    if (changed) {
-        dpt_server_unbind(server->router, &server->bound);
-        server->unbound_ms = now_ms;
-    }
-    if (server->unbound_ms == 0)
-        return DPT_OK;
-    const enum dpt_status status =
-        dpt_server_bind(server->router, &server->options, server->bound.port, &server->bound, err);
-    if (status == DPT_OK)
-        server->unbound_ms = 0;
-    return status == DPT_EEXIST && now_ms - server->unbound_ms < REBIND_TIMEOUT_MS ? DPT_OK
-                                                                                   : status;
+    if (changed)
+        dpt_server_unbind(server->router, &server->bound, now_ms);
+    return dpt_server_bind_again(server->router, &server->bound, now_ms, err);
 }
 
 static int64_t wait_ms(const struct dpt_server *server)
 {
     const int64_t left_ms = server->deadline_ms - dpt_now_ms();
     int64_t most_ms = server->newcomers.n_new > 0 ? DPT_NEWCOMERS_LOOK_MS : INT64_MAX;
-    if (server->unbound_ms != 0)
-        most_ms = REBIND_MS;
+    if (server->bound.unbound_ms != 0)
+        most_ms = DPT_REBIND_MS;
     if (left_ms < 0 || server->n_failed > 0)
         return 0;
     return left_ms < most_ms ? left_ms : most_ms;
@@ -397,7 +393,7 @@ static enum dpt_status open_sockets(struct dpt_server *server,
     if (zmq_setsockopt(server->router, ZMQ_MAXMSGSIZE, &bytes_max, sizeof bytes_max) != 0 ||
         zmq_setsockopt(server->monitor, ZMQ_RCVHWM, &zero, sizeof zero) != 0 ||
         zmq_socket_monitor(server->router, monitor_name,
-                           ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) != 0 ||
+                           ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED) != 0 ||
         zmq_connect(server->monitor, monitor_name) != 0)
         return fail_zmq(err, "watch the server's socket");
     if (server->gate != NULL)
@@ -471,7 +467,7 @@ enum dpt_status dpt_server_use_journal(struct dpt_server *server, const struct d
 
 const char *dpt_server_endpoint(const struct dpt_server *server)
 {
-    return server->bound.endpoint;
+    return server->bound.addresses[0].text;
 }
 
 const struct dpt_keyring *dpt_server_keys(const struct dpt_server *server)

@@ -82,6 +82,13 @@ void dpt_newcomers_gone(struct dpt_newcomers *newcomers, int fd)
         newcomers->fd_end--;
 }
 
+void dpt_newcomers_forget(struct dpt_newcomers *newcomers)
+{
+    memset(newcomers->fds, 0, (size_t)newcomers->fd_end * sizeof newcomers->fds[0]);
+    newcomers->fd_end = 0;
+    newcomers->n_new = 0;
+}
+
 /* ---- sockets ---- */
 
 bool dpt_newcomers_address(int fd, struct in6_addr *ret)

@@ -56,6 +56,8 @@ DPT_MUST_USE bool dpt_newcomers_take(struct dpt_newcomers *newcomers, int fd,
 void dpt_newcomers_heard(struct dpt_newcomers *newcomers, int fd);
 /* The monitor reported that `fd` is closed. */
 void dpt_newcomers_gone(struct dpt_newcomers *newcomers, int fd);
+/* All connections that were taken have ended with their port, which the monitor does not report. */
+void dpt_newcomers_forget(struct dpt_newcomers *newcomers);
 
 /* The address of the peer of a TCP socket. False: it is not known. */
 bool dpt_newcomers_address(int fd, struct in6_addr *ret);

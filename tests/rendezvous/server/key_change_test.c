@@ -2,13 +2,16 @@
 #include "base/clock.h"
 #include "tests/rendezvous/server/keyed.h"
 
+#include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -97,8 +100,32 @@ static struct dpt_keyring ring_for(int port, const char *token)
     return ring;
 }
 
+/* A client of the head's machine is served at this address. */
+static void expect_served_at(const char *host, int port)
+{
+    char endpoint[64];
+    struct dpt_client *client;
+    struct dpt_err err;
+    const struct dpt_keyring ring = keyed_ring(keyed.head, NULL);
+    (void)snprintf(endpoint, sizeof endpoint, "%s:%d", host, port);
+    assert_int_equal(dpt_client_create(endpoint, SILENCE_MS, &ring, &client, &err), DPT_OK);
+    keyed_tick_until(client, NULL);
+    (void)transport_exchange(client, "a");
+    dpt_client_destroy(&client);
+}
+
+static bool has_loopback6(void)
+{
+    const struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool has = fd >= 0 && bind(fd, (const struct sockaddr *)&at, sizeof at) == 0;
+    if (fd >= 0)
+        close(fd);
+    return has;
+}
+
 /* Two servers have one key folder: both tell their machines the next key, one of them takes it, and
- * the other one follows. A token counts for both. */
+ * the other one follows, at both of its addresses. A token counts for both. */
 static void two_servers_change_their_key_together(void **state)
 {
     (void)state;
@@ -110,7 +137,8 @@ static void two_servers_change_their_key_together(void **state)
     struct dpt_err err;
     char hex[DPT_KEY_HEX_BYTES], path[160];
     const struct dpt_issued_token token = keyed_issue(1, (int64_t)time(NULL));
-    transport_start_as(&other, (struct dpt_server_options){.key_dir = keyed.head});
+    transport_start_as(&other,
+                       (struct dpt_server_options){.address = "localhost", .key_dir = keyed.head});
     const int ports[N] = {keyed.server.port, other.port};
     for (int i = 0; i < N; i++) {
         rings[i] = ring_for(ports[i], token.text);
@@ -141,6 +169,9 @@ static void two_servers_change_their_key_together(void **state)
         assert_true(dpt_key_equal(&later.server, &next.public_key) && !later.has_next);
     }
     assert_int_equal(dpt_key_folder_state(&keyed.folder, DPT_KEYRING_NEXT_KEY).inode, 0);
+    expect_served_at("127.0.0.1", other.port);
+    if (has_loopback6())
+        expect_served_at("[::1]", other.port);
     transport_stop_server(&other);
 }
 

@@ -91,6 +91,31 @@ static void loopback_is_bounded_by_the_total(void **state)
     assert_int_equal(newcomers->fd_end, 0);
 }
 
+/* The port was closed and opened again for a new key: the earlier connections count no more, and no
+ * look closes their descriptors, which may be those of other files. */
+static void connections_are_forgotten_with_their_port(void **state)
+{
+    (void)state;
+    int fd = 3;
+    for (int i = 0; i < DPT_NEWCOMERS_OF_ADDRESS; i++)
+        assert_true(take(fd++, "::ffff:192.0.2.1"));
+    assert_true(take(fd, "::ffff:192.0.2.2"));
+    dpt_newcomers_heard(newcomers, fd);
+    assert_false(take(fd + 1, "::ffff:192.0.2.1"));
+    dpt_newcomers_forget(newcomers);
+    assert_int_equal(newcomers->n_new, 0);
+    assert_int_equal(newcomers->fd_end, 0);
+    dpt_newcomers_gone(newcomers, 3); /* reported late */
+    dpt_newcomers_look(newcomers, 10 * DPT_NEWCOMER_MS);
+    assert_int_equal(newcomers->n_closed, 0);
+    for (int i = 0; i < DPT_NEWCOMERS_OF_ADDRESS; i++)
+        assert_true(take(3 + i, i % 2 == 0 ? "::ffff:192.0.2.1" : "::ffff:192.0.2.2"));
+    assert_int_equal(newcomers->n_new, DPT_NEWCOMERS_OF_ADDRESS);
+    dpt_newcomers_forget(newcomers);
+    dpt_newcomers_forget(newcomers);
+    assert_int_equal(newcomers->n_new, 0);
+}
+
 static void odd_descriptors(void **state)
 {
     (void)state;
@@ -205,6 +230,7 @@ int main(void)
         CASE(stranger_has_a_share),
         CASE(addresses_of_one_network_count_together),
         CASE(loopback_is_bounded_by_the_total),
+        CASE(connections_are_forgotten_with_their_port),
         CASE(odd_descriptors),
         CASE(newcomer_that_sends_much_is_closed),
         CASE(newcomer_without_a_machine_is_closed),
