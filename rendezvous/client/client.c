@@ -200,7 +200,7 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
             client_settle_keys(client);
         if (client->enrolling) {
             if (up)
-                client_request_admission(client);
+                DPT_TRY(client_request_admission(client, err));
             continue;
         }
         client->was_up = client->was_up || up;

@@ -32,6 +32,9 @@ enum {
     DPT_CLIENT_GROUP_FDS = 4 /* descriptors that a connected client of a group takes */
 };
 
+/* How the user of a program gives a token: only dpt-worker has the option. */
+#define DPT_CLIENT_TOKEN_BY "dpt-worker: --rdzv-token; other programs: $DPT_RDZV_TOKEN"
+
 struct dpt_client;
 
 /* DPT_ECONFIG: the endpoint is not HOST:PORT or [IPV6]:PORT; the text says why. */
@@ -87,8 +90,9 @@ struct dpt_client_event {
 
 /* The next event; DPT_INPROGRESS: none. Messages of more than one part are dropped. DPT_EPROTO: too
  * many such parts came in a row. DPT_EREFUSED: the server admits neither this machine's key nor its
- * token, and there was no connection before; the text says what to do. Call until DPT_INPROGRESS
- * before polling: the descriptors are edge-triggered. */
+ * token, and there was no connection before; the text says what to do. DPT_EUNSUPPORTED: libcrypto
+ * cannot prove this machine's key. Call until DPT_INPROGRESS before polling: the descriptors are
+ * edge-triggered. */
 DPT_MUST_USE enum dpt_status dpt_client_next(struct dpt_client *client,
                                              struct dpt_client_event *ret, struct dpt_err *err);
 

@@ -81,8 +81,9 @@ bool client_take_next_key(struct dpt_client *client, const struct dpt_client_eve
 DPT_MUST_USE enum dpt_status client_change_refused_key(struct dpt_client *client, bool spent,
                                                        struct dpt_err *err);
 /* Over a connection with the token's key. An answer that is lost is asked for again after
- * silence_ms, over a new socket. */
-void client_request_admission(struct dpt_client *client);
+ * silence_ms, over a new socket. DPT_EUNSUPPORTED: libcrypto cannot prove the key. */
+DPT_MUST_USE enum dpt_status client_request_admission(struct dpt_client *client,
+                                                      struct dpt_err *err);
 /* DPT_INPROGRESS: no answer has come, or the machine is admitted and connects with its key. */
 DPT_MUST_USE enum dpt_status client_take_admission(struct dpt_client *client, struct dpt_err *err);
 

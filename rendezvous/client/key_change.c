@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "rendezvous/keys/enroll.h"
+#include "rendezvous/keys/possession.h"
 
 #include <unistd.h>
 
@@ -31,9 +32,9 @@ enum dpt_status client_change_refused_key(struct dpt_client *client, bool spent,
                                               : "";
     dpt_key_hex(&client->keys.machine.public_key, hex);
     return dpt_fail(err, DPT_EREFUSED,
-                    "the server at %s does not admit this machine's key %.8s%s: give --rdzv-token "
-                    "with a token that is on that server's screen, or that dpt-rdzv --new-token "
-                    "makes there",
+                    "the server at %s does not admit this machine's key %.8s%s: give a token "
+                    "(" DPT_CLIENT_TOKEN_BY ") that is on that server's screen, or that dpt-rdzv "
+                    "--new-token makes there",
                     client_endpoint(client), hex, token);
 }
 
@@ -46,16 +47,20 @@ static void note_server(struct dpt_client *client)
     client->keys.enroll_first = false;
 }
 
-void client_request_admission(struct dpt_client *client)
+enum dpt_status client_request_admission(struct dpt_client *client, struct dpt_err *err)
 {
     uint8_t message[DPT_ENROLL_MESSAGE_BYTES_MAX];
     char host[DPT_ENROLL_NAME_BYTES] = "";
-    struct dpt_enroll_request request = {.key = client->keys.machine.public_key};
+    const struct dpt_keyring *keys = &client->keys;
+    struct dpt_enroll_request request = {.key = keys->machine.public_key};
     (void)gethostname(host, sizeof host - 1);
     dpt_enroll_name(host, request.name);
+    DPT_TRY(dpt_possession_prove(&request, &keys->machine.secret_key, &keys->server,
+                                 &keys->token.public_key, err));
     const size_t bytes = dpt_enroll_request_encode(&request, message);
     if (zmq_send(client->socket, message, bytes, ZMQ_DONTWAIT) < 0)
         dpt_log(DPT_LOG_DEBUG, "request to admit this machine: %s", zmq_strerror(zmq_errno()));
+    return DPT_OK;
 }
 
 enum dpt_status client_take_admission(struct dpt_client *client, struct dpt_err *err)

@@ -39,6 +39,7 @@ size_t dpt_enroll_request_encode(const struct dpt_enroll_request *request,
     dpt_writer_bytes(&writer, request_magic, sizeof request_magic);
     dpt_writer_u16(&writer, DPT_ENROLL_VERSION);
     dpt_writer_bytes(&writer, request->key.bytes, DPT_KEY_BYTES);
+    dpt_writer_bytes(&writer, request->proof, sizeof request->proof);
     write_text(&writer, request->name);
     DPT_ASSERT(!writer.failed);
     return writer.at;
@@ -62,26 +63,26 @@ void dpt_next_key_encode(const struct dpt_key *key, uint8_t ret[DPT_NEXT_KEY_BYT
     struct dpt_writer writer;
     dpt_writer_init(&writer, ret, DPT_NEXT_KEY_BYTES);
     dpt_writer_bytes(&writer, next_magic, sizeof next_magic);
-    dpt_writer_u16(&writer, DPT_ENROLL_VERSION);
+    dpt_writer_u16(&writer, DPT_NEXT_KEY_VERSION);
     dpt_writer_bytes(&writer, key->bytes, DPT_KEY_BYTES);
     DPT_ASSERT(!writer.failed && writer.at == DPT_NEXT_KEY_BYTES);
 }
 
 /* ---- reading ---- */
 
-static enum dpt_status read_head(struct dpt_reader *reader, const char magic[8], const char *what,
-                                 struct dpt_err *err)
+static enum dpt_status read_head(struct dpt_reader *reader, const char magic[8], int own_version,
+                                 const char *what, struct dpt_err *err)
 {
     char found[8];
     dpt_reader_bytes(reader, found, sizeof found);
     const uint16_t version = dpt_reader_u16(reader);
     if (reader->failed || memcmp(found, magic, sizeof found) != 0)
         return dpt_fail(err, DPT_EPROTO, "%s is malformed", what);
-    if (version != DPT_ENROLL_VERSION)
+    if (version != own_version)
         return dpt_fail(err, DPT_EVERSION,
                         "%s has version %u, this program version %d: install the same version of "
                         "dpt on both machines",
-                        what, (unsigned)version, DPT_ENROLL_VERSION);
+                        what, (unsigned)version, own_version);
     return DPT_OK;
 }
 
@@ -111,8 +112,9 @@ enum dpt_status dpt_enroll_request_decode(const void *data, size_t bytes,
     struct dpt_reader reader;
     struct dpt_enroll_request request = {.name = ""};
     dpt_reader_init(&reader, data, bytes);
-    DPT_TRY(read_head(&reader, request_magic, what, err));
+    DPT_TRY(read_head(&reader, request_magic, DPT_ENROLL_VERSION, what, err));
     dpt_reader_bytes(&reader, request.key.bytes, DPT_KEY_BYTES);
+    dpt_reader_bytes(&reader, request.proof, sizeof request.proof);
     read_text(&reader, request.name, sizeof request.name);
     if (request.name[0] == '\0' || strspn(request.name, name_characters) != strlen(request.name))
         dpt_reader_reject(&reader);
@@ -128,7 +130,7 @@ enum dpt_status dpt_enroll_answer_decode(const void *data, size_t bytes,
     struct dpt_reader reader;
     struct dpt_enroll_answer answer = {.text = ""};
     dpt_reader_init(&reader, data, bytes);
-    DPT_TRY(read_head(&reader, answer_magic, what, err));
+    DPT_TRY(read_head(&reader, answer_magic, DPT_ENROLL_VERSION, what, err));
     const uint16_t admitted = dpt_reader_u16(&reader);
     if (admitted > 1)
         dpt_reader_reject(&reader);
@@ -147,7 +149,7 @@ bool dpt_next_key_decode(const void *data, size_t bytes, struct dpt_key *ret)
     struct dpt_err ignored;
     static const char what[] = "the server's next key";
     dpt_reader_init(&reader, data, bytes);
-    if (read_head(&reader, next_magic, what, &ignored) != DPT_OK)
+    if (read_head(&reader, next_magic, DPT_NEXT_KEY_VERSION, what, &ignored) != DPT_OK)
         return false;
     dpt_reader_bytes(&reader, key.bytes, DPT_KEY_BYTES);
     if (dpt_reader_end(&reader, what, &ignored) != DPT_OK)

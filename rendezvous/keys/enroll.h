@@ -2,7 +2,7 @@
  * key pair of a token. Over such a connection the server takes only a request to admit the
  * machine's own public key, and sends only its answer.
  *
- *     request   "DPTENROL", u16 version, 32 bytes key, u16 length, name
+ *     request   "DPTENROL", u16 version, 32 bytes key, 32 bytes proof, u16 length, name
  *     answer    "DPTADMIT", u16 version, u16 admitted, u16 length, text
  *
  * And the message by which the server tells a machine that is admitted the key that the server will
@@ -10,7 +10,8 @@
  *
  *     next key  "DPTNEXTK", u16 version, 32 bytes key
  *
- * Numbers are little-endian. A name or text of another version is not read. Pure. */
+ * The proof shows that the sender has the secret key (possession.h). Numbers are little-endian. A
+ * name or text of another version is not read. Pure. */
 #ifndef DPT_RENDEZVOUS_KEYS_ENROLL_H
 #define DPT_RENDEZVOUS_KEYS_ENROLL_H
 
@@ -21,14 +22,17 @@
 #include <stddef.h>
 
 enum {
-    DPT_ENROLL_VERSION = 1,
+    DPT_ENROLL_VERSION = 2, /* 1: a request without a proof */
+    DPT_NEXT_KEY_VERSION = 1,
+    DPT_ENROLL_PROOF_BYTES = 32,
     DPT_ENROLL_NAME_BYTES = 64,  /* NUL included */
     DPT_ENROLL_TEXT_BYTES = 256, /* NUL included */
     DPT_ENROLL_MESSAGE_BYTES_MAX = 8 + 2 + 2 + 2 + DPT_ENROLL_TEXT_BYTES
 };
 
 struct dpt_enroll_request {
-    struct dpt_key key;               /* the machine's public key */
+    struct dpt_key key; /* the machine's public key */
+    uint8_t proof[DPT_ENROLL_PROOF_BYTES];
     char name[DPT_ENROLL_NAME_BYTES]; /* of the machine, for people */
 };
 

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "rendezvous/keys/curve.h"
+#include "rendezvous/keys/possession.h"
 #include "rendezvous/server/zap.h"
 
 #include <inttypes.h>
@@ -415,17 +416,19 @@ static enum dpt_status admit_machine(struct dpt_gate *gate, const struct dpt_key
 }
 
 /* An owner of a token can ask as often as a connection may send. */
-static void report_not_admitted(struct dpt_gate *gate, const struct dpt_enroll_request *request,
-                                const char *why)
+static void report_not_admitted(struct dpt_gate *gate, const struct dpt_key *token_key,
+                                const struct dpt_enroll_request *request, const char *why)
 {
-    char hex[DPT_KEY_HEX_BYTES];
+    char hex[DPT_KEY_HEX_BYTES], token_hex[DPT_KEY_HEX_BYTES];
     const uint64_t n = dpt_log_bound(&gate->not_admitted, dpt_now_ms());
     if (n == 0)
         return;
     dpt_key_hex(&request->key, hex);
+    dpt_key_hex(token_key, token_hex);
     dpt_log(DPT_LOG_WARN,
-            "%" PRIu64 " machine(s) not admitted; the last: %s (key %.8s), because %s", n,
-            request->name, hex, why);
+            "%" PRIu64 " machine(s) not admitted; the last: %s (key %.8s) by the token %.8s of the "
+            "list, because %s",
+            n, request->name, hex, token_hex, why);
 }
 
 static void decide_request(struct dpt_gate *gate, const struct dpt_gate_peer *peer,
@@ -436,11 +439,11 @@ static void decide_request(struct dpt_gate *gate, const struct dpt_gate_peer *pe
     char hex[DPT_KEY_HEX_BYTES];
     dpt_admission_decide(&gate->admission, &peer->key, request, (int64_t)time(NULL), &decision);
     if (decision.is_new && admit_machine(gate, &peer->key, request, &decision, &err) != DPT_OK) {
-        report_not_admitted(gate, request, err.text);
+        report_not_admitted(gate, &peer->key, request, err.text);
         decision.answer = (struct dpt_enroll_answer){
             .text = "the server cannot write its list of machines; its log has the reason"};
     } else if (!decision.answer.admitted) {
-        report_not_admitted(gate, request, decision.answer.text);
+        report_not_admitted(gate, &peer->key, request, decision.answer.text);
     }
     dpt_key_hex(&request->key, hex);
     if (decision.is_new && decision.answer.admitted)
@@ -452,11 +455,18 @@ static void decide_request(struct dpt_gate *gate, const struct dpt_gate_peer *pe
 size_t dpt_gate_enroll(struct dpt_gate *gate, const struct dpt_gate_peer *peer, const void *data,
                        size_t bytes, uint8_t ret_answer[DPT_ENROLL_MESSAGE_BYTES_MAX])
 {
+    const struct dpt_key_pair server = {gate->keys.server, gate->server_secret};
     struct dpt_enroll_request request;
     struct dpt_enroll_answer answer = {.admitted = false};
     struct dpt_err err;
     reload_changed(gate); /* the token may have been revoked a moment ago */
-    if (dpt_enroll_request_decode(data, bytes, &request, &err) == DPT_OK)
+    enum dpt_status status = dpt_enroll_request_decode(data, bytes, &request, &err);
+    if (status == DPT_OK) {
+        status = dpt_possession_check(&request, &server, &peer->key, &err);
+        if (status != DPT_OK)
+            report_not_admitted(gate, &peer->key, &request, err.text);
+    }
+    if (status == DPT_OK)
         decide_request(gate, peer, &request, &answer);
     else
         (void)snprintf(answer.text, sizeof answer.text, "%.*s", (int)sizeof answer.text - 1,

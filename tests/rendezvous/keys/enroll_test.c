@@ -15,14 +15,16 @@ static void request_is_read_again(void **state)
     (void)state;
     static const char *const names[] = {"a", "gpu7.example.org", "machine"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        struct dpt_enroll_request request = {.key = {{1, 2, [31] = 9}}}, again;
+        struct dpt_enroll_request request = {.key = {{1, 2, [31] = 9}}, .proof = {3, [31] = 4}},
+                                  again;
         uint8_t message[DPT_ENROLL_MESSAGE_BYTES_MAX];
         struct dpt_err err;
         dpt_enroll_name(names[i], request.name);
         const size_t bytes = dpt_enroll_request_encode(&request, message);
-        assert_int_equal(bytes, 8 + 2 + 32 + 2 + strlen(names[i]));
+        assert_int_equal(bytes, 8 + 2 + 32 + 32 + 2 + strlen(names[i]));
         assert_int_equal(dpt_enroll_request_decode(message, bytes, &again, &err), DPT_OK);
         assert_true(dpt_key_equal(&request.key, &again.key));
+        assert_memory_equal(request.proof, again.proof, sizeof again.proof);
         assert_string_equal(again.name, names[i]);
     }
 }
@@ -56,7 +58,7 @@ static void other_bytes_are_refused(void **state)
     assert_int_equal(dpt_enroll_answer_decode(message, bytes, &answer, &err), DPT_EPROTO);
     message[8]++; /* the version */
     assert_int_equal(dpt_enroll_request_decode(message, bytes, &ignored, &err), DPT_EVERSION);
-    assert_non_null(strstr(err.text, "version 2"));
+    assert_non_null(strstr(err.text, "version 3, this program version 2"));
     message[8]--;
     static const uint8_t bad_names[] = {0, '\n', ' ', '/', 0x80};
     for (size_t i = 0; i < sizeof bad_names; i++) {

@@ -1,14 +1,11 @@
 /* Server and clients with keys over real sockets. Each "machine" has a separate key folder. */
 #include "base/clock.h"
-#include "base/log.h"
-#include "rendezvous/keys/enroll.h"
 #include "rendezvous/server/newcomers.h"
 #include "tests/rendezvous/server/keyed.h"
 #include "tests/rendezvous/server/zmtp.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,71 +70,6 @@ static void expired_token_says_so(void **state)
     holder.has_token = holder.enroll_first = false;
     keyed_expect_refused(&holder, "does not admit this machine's key");
     assert_int_equal(keyed_count_lines("machines", "define "), 1);
-}
-
-/* A connection that was made before its token expired admits nobody. */
-static void token_expires_while_a_connection_stands(void **state)
-{
-    (void)state;
-    const struct dpt_issued_token token = keyed_issue(9, (int64_t)time(NULL));
-    struct dpt_admission_token expired = token.entry;
-    struct dpt_keyring ring = keyed_ring(keyed.machine_b, token.text);
-    struct dpt_enroll_request request = {.key = ring.machine.public_key, .name = "b"};
-    struct dpt_enroll_answer answer;
-    char line[DPT_ADMISSION_LINE_BYTES];
-    uint8_t message[DPT_ENROLL_MESSAGE_BYTES_MAX];
-    struct dpt_err err;
-    ring.machine = ring.token;
-    ring.has_token = ring.enroll_first = false;
-    struct dpt_client *client = transport_start_client_with(keyed.server.port, &ring);
-    (void)transport_expect(client, DPT_CLIENT_UP);
-    expired.expires_s = 1000;
-    dpt_admission_print_token(&expired, line);
-    assert_int_equal(dpt_key_folder_replace(&keyed.folder, "tokens", line, &err), DPT_OK);
-    keyed_make_server_look();
-    transport_send(client, message, dpt_enroll_request_encode(&request, message));
-    const struct dpt_client_event event = transport_expect(client, DPT_CLIENT_MESSAGE);
-    assert_int_equal(dpt_enroll_answer_decode(event.message, event.bytes, &answer, &err), DPT_OK);
-    assert_false(answer.admitted);
-    assert_non_null(strstr(answer.text, "the token expired "));
-    assert_int_equal(keyed_count_lines("machines", "define "), 1);
-    dpt_client_destroy(&client);
-}
-
-static atomic_int n_not_admitted;
-
-static void count_not_admitted(void *ctx, const char *line, size_t bytes)
-{
-    (void)ctx;
-    static const char words[] = "machine(s) not admitted; the last: b (key ";
-    if (memmem(line, bytes, words, sizeof words - 1) != NULL)
-        n_not_admitted++;
-}
-
-/* The owner of a token asks many times for a machine that is denied: a line a second. */
-static void refused_requests_are_a_line_a_second(void **state)
-{
-    (void)state;
-    enum { REQUESTS = 200 };
-    const struct dpt_issued_token token = keyed_issue(9, (int64_t)time(NULL));
-    struct dpt_keyring ring = keyed_ring(keyed.machine_b, token.text);
-    struct dpt_enroll_request request = {.key = ring.token.public_key, .name = "b"};
-    uint8_t message[DPT_ENROLL_MESSAGE_BYTES_MAX];
-    const size_t bytes = dpt_enroll_request_encode(&request, message);
-    ring.machine = ring.token;
-    ring.has_token = ring.enroll_first = false;
-    struct dpt_client *client = transport_start_client_with(keyed.server.port, &ring);
-    (void)transport_expect(client, DPT_CLIENT_UP);
-    n_not_admitted = 0;
-    dpt_log_set_sink(count_not_admitted, NULL);
-    const int64_t began_ms = dpt_now_ms();
-    for (int i = 0; i < REQUESTS; i++) {
-        transport_send(client, message, bytes);
-        (void)transport_expect(client, DPT_CLIENT_MESSAGE);
-    }
-    dpt_log_set_sink(NULL, NULL);
-    assert_in_range(n_not_admitted, 1, 1 + (dpt_now_ms() - began_ms) / DPT_LOG_BOUND_MS);
-    dpt_client_destroy(&client);
 }
 
 /* The server's list no longer has its token. */
@@ -245,28 +177,6 @@ static void wrong_servers_are_named(void **state)
     transport_start_server(&open_server, 0);
     keyed_expect_why(&own, open_server.port, "the server there has no keys (--open)");
     transport_stop_server(&open_server);
-}
-
-/* Over a connection with a token's key every message but the request is answered with a refusal,
- * and reaches no run. */
-static void token_connection_reaches_no_run(void **state)
-{
-    (void)state;
-    const struct dpt_issued_token token = keyed_issue(1, (int64_t)time(NULL));
-    struct dpt_keyring ring = keyed_ring(keyed.machine_b, token.text);
-    ring.machine = ring.token; /* the token's key in place of the machine's own */
-    ring.has_token = ring.enroll_first = false;
-    struct dpt_client *client = transport_start_client_with(keyed.server.port, &ring);
-    (void)transport_expect(client, DPT_CLIENT_UP);
-    uint8_t buf[512];
-    transport_send(client, buf, transport_make_message("a", 1, NULL, buf, sizeof buf));
-    const struct dpt_client_event event = transport_expect(client, DPT_CLIENT_MESSAGE);
-    struct dpt_enroll_answer answer;
-    struct dpt_err err;
-    assert_int_equal(dpt_enroll_answer_decode(event.message, event.bytes, &answer, &err), DPT_OK);
-    assert_false(answer.admitted);
-    assert_non_null(strstr(answer.text, "malformed"));
-    dpt_client_destroy(&client);
 }
 
 /* A peer without keys, or that speaks another protocol, does not get through the handshake. */
@@ -393,13 +303,10 @@ int main(void)
         CASE(unknown_machine_is_refused),
         CASE(token_admits_once_and_for_all),
         CASE(expired_token_says_so),
-        CASE(token_expires_while_a_connection_stands),
-        CASE(refused_requests_are_a_line_a_second),
         CASE(revoked_token_is_refused),
         CASE(forgotten_machine_shows_its_token),
         CASE(denied_machine_is_cut_off),
         CASE(wrong_servers_are_named),
-        CASE(token_connection_reaches_no_run),
         CASE(strangers_do_not_get_in),
         CASE(kept_token_is_printed_again),
         CASE(server_refuses_bad_folders),
