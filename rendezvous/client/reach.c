@@ -239,15 +239,15 @@ static void print_keys_text(const struct dpt_reach *reach, bool server_open,
     else if (server_open)
         (void)snprintf(ret, BYTES,
                        "the server there has no keys (--open). Start it without --open; or, inside "
-                       "a network that you trust, give --rdzv-token none");
+                       "a network that you trust, give the token none (" DPT_CLIENT_TOKEN_BY ")");
     else if (reach->open)
         (void)snprintf(ret, BYTES,
-                       "the server there has keys. Give --rdzv-token as that server prints it at "
-                       "its start, in place of none");
+                       "the server there has keys. Give the token that it prints at its start "
+                       "(" DPT_CLIENT_TOKEN_BY "), in place of none");
     else
         (void)snprintf(ret, BYTES,
-                       "the server there has another key than %s, or is too busy. Give "
-                       "--rdzv-token as that server prints it at its start",
+                       "the server there has another key than %s, or is too busy. Give the token "
+                       "that it prints at its start (" DPT_CLIENT_TOKEN_BY ")",
                        sources[reach->source]);
 }
 

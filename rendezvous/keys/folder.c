@@ -36,6 +36,15 @@ static enum dpt_status check_owner(const struct stat *st, const char *path, stru
     return DPT_OK;
 }
 
+/* A link, a file of another user, a folder of that name. */
+static enum dpt_status fail_open(const char *path, const char *why, struct dpt_err *err)
+{
+    return dpt_fail(err, DPT_ECONFIG,
+                    "'%s' cannot be read: %s. Make it a regular file of this user (%ld) with mode "
+                    "0600, or name another folder with --key-dir or $DPT_KEY_DIR",
+                    path, why, (long)geteuid());
+}
+
 /* *ret_fd is -1 if the file does not exist. */
 static enum dpt_status open_own_file(const char *path, int *ret_fd, struct stat *ret_st,
                                      struct dpt_err *err)
@@ -46,10 +55,10 @@ static enum dpt_status open_own_file(const char *path, int *ret_fd, struct stat 
         return DPT_OK;
     }
     if (fd < 0)
-        return dpt_fail(err, DPT_ECONFIG, "open '%s': %s", path, strerror(errno));
+        return fail_open(path, errno == ELOOP ? "it is a symbolic link" : strerror(errno), err);
     enum dpt_status status = DPT_OK;
     if (fstat(fd, ret_st) != 0 || !S_ISREG(ret_st->st_mode))
-        status = dpt_fail(err, DPT_ECONFIG, "'%s' is no regular file", path);
+        status = fail_open(path, "it is no regular file", err);
     else
         status = check_owner(ret_st, path, err);
     if (status == DPT_OK)
@@ -171,8 +180,10 @@ static enum dpt_status write_temporary(const struct dpt_key_folder *folder, cons
         return dpt_fail(err, DPT_ECONFIG, "the path of '%s' is too long", path);
     const int fd = mkostemp(ret_temporary, O_CLOEXEC); /* mode 0600 */
     if (fd < 0)
-        return dpt_fail(err, DPT_ECONFIG, "create a file in the key folder '%s': %s", folder->path,
-                        strerror(errno));
+        return dpt_fail(err, DPT_ECONFIG,
+                        "create a file in the key folder '%s': %s; let this user (%ld) write "
+                        "there, or name another folder with --key-dir or $DPT_KEY_DIR",
+                        folder->path, strerror(errno), (long)geteuid());
     const enum dpt_status status =
         dpt_fs_write_and_close(fd, text, strlen(text), ret_temporary, err);
     if (status != DPT_OK)

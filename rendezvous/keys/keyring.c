@@ -60,27 +60,29 @@ enum dpt_status dpt_keyring_retire(const struct dpt_keyring *keys, const struct 
 
 /* ---- the token ---- */
 
-/* A token in a file does not appear in the list of processes. */
-static enum dpt_status read_token(const char *text, struct dpt_token *ret, struct dpt_err *err)
+/* A token in a file does not appear in the list of processes. `source`: the option or the variable
+ * that has the text. */
+static enum dpt_status read_token(const char *text, const char *source, struct dpt_token *ret,
+                                  struct dpt_err *err)
 {
     char line[DPT_TOKEN_TEXT_BYTES + 1];
     if (text[0] != '@')
-        return dpt_wrap(err, dpt_token_parse(text, ret, err), "--rdzv-token");
+        return dpt_wrap(err, dpt_token_parse(text, ret, err), "%s", source);
     if (!dpt_fs_read_line(text + 1, line, sizeof line))
         return dpt_fail(err, DPT_ECONFIG,
-                        "--rdzv-token %.200s: the file cannot be read, or its first line is no "
-                        "token",
+                        "%s %.200s: the file cannot be read, or its first line is no token", source,
                         text);
-    return dpt_wrap(err, dpt_token_parse(line, ret, err), "--rdzv-token %.200s", text);
+    return dpt_wrap(err, dpt_token_parse(line, ret, err), "%s %.200s", source, text);
 }
 
 /* If the token is of a key that the server had earlier, the file `servers` has the later one. */
-static enum dpt_status take_token(const char *text, const char *endpoint, const char *notes,
-                                  struct dpt_keyring *keys, struct dpt_err *err)
+static enum dpt_status take_token(const struct dpt_keyring_options *options, const char *text,
+                                  const char *notes, struct dpt_keyring *keys, struct dpt_err *err)
 {
     struct dpt_token token;
     struct dpt_noted_server noted;
-    DPT_TRY(read_token(text, &token, err));
+    DPT_TRY(
+        read_token(text, options->token != NULL ? "--rdzv-token" : "$DPT_RDZV_TOKEN", &token, err));
     const struct dpt_key secret_key = dpt_token_secret_key(&token);
     DPT_TRY(dpt_curve_pair(&secret_key, &keys->token, err));
     keys->server = dpt_servers_latest(notes, &token.server);
@@ -88,7 +90,7 @@ static enum dpt_status take_token(const char *text, const char *endpoint, const 
                                                                : DPT_SERVER_KEY_NOTED;
     keys->has_token = true;
     keys->enroll_first = !dpt_servers_has_key(notes, &keys->server);
-    dpt_servers_find(notes, endpoint, &noted);
+    dpt_servers_find(notes, options->endpoint, &noted);
     keys->has_next = noted.has_next && dpt_key_equal(&noted.key, &keys->server);
     keys->next = noted.next;
     return DPT_OK;
@@ -131,7 +133,7 @@ enum dpt_status dpt_keyring_load(const struct dpt_keyring_options *options, stru
     DPT_TRY(dpt_keyring_pair(&keys.folder, "machine.key", &keys.machine, err));
     DPT_TRY(dpt_servers_read(&keys.folder, &notes, err));
     const enum dpt_status status = token != NULL && token[0] != '\0'
-                                       ? take_token(token, options->endpoint, notes, &keys, err)
+                                       ? take_token(options, token, notes, &keys, err)
                                        : find_server(options->endpoint, notes, &keys, err);
     free(notes);
     if (status == DPT_OK)

@@ -31,7 +31,7 @@ struct arguments {
     struct dpt_token_order order; /* of tokens that are made */
     const char *deny;             /* --deny; NULL: not given */
     bool new_token, join_only, new_key;
-    int64_t after_s; /* of --new-key */
+    int64_t after_s; /* of --new-key; -1: not given */
     bool help, version;
 };
 
@@ -103,6 +103,33 @@ static enum dpt_status set_log_level(void *ctx, const char *text, struct dpt_err
     return dpt_fail(err, DPT_EINVAL, "'%s' is not one of debug, info, warn, error", text);
 }
 
+static enum dpt_status check_combination(const struct arguments *arguments, struct dpt_err *err)
+{
+    const struct dpt_token_order *order = &arguments->order;
+    const int commands = arguments->new_token + arguments->new_key + (arguments->deny != NULL);
+    if (arguments->server.open && (commands > 0 || arguments->server.key_dir != NULL))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--open means that there are no keys: leave out --key-dir, --new-token, "
+                        "--new-key and --deny, or leave out --open");
+    if (order->run != NULL && !dpt_admission_is_run(order->run))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--run '%.70s' is no name of a run: 1 to 63 letters, digits, '.', '_' and "
+                        "'-', the first no '.'",
+                        order->run);
+    if (commands > 1)
+        return dpt_fail(err, DPT_ECONFIG, "give one of --new-token, --new-key and --deny");
+    if (arguments->deny != NULL && order->run != NULL)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--deny takes no --run, because it cuts the machine off from every run: "
+                        "leave out --run, or remove its node from run '%s' by dpt-ctl evict",
+                        order->run);
+    if (arguments->after_s >= 0 && !arguments->new_key)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--after-s is the time until a new key is in force: give --new-key, too, "
+                        "or leave it out");
+    return DPT_OK;
+}
+
 static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *ret,
                                        struct dpt_err *err)
 {
@@ -140,28 +167,29 @@ static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *
     ret->server.nodes_max = (uint32_t)ret->nodes_max;
     ret->server.ranks_max = (uint32_t)ret->ranks_max;
     ret->order.right = ret->join_only ? DPT_RIGHT_JOIN : DPT_RIGHT_DEFINE;
-    const int commands = ret->new_token + ret->new_key + (ret->deny != NULL);
-    if (ret->server.open && (commands > 0 || ret->server.key_dir != NULL))
-        return dpt_fail(err, DPT_ECONFIG,
-                        "--open means that there are no keys: leave out --key-dir, --new-token, "
-                        "--new-key and --deny, or leave out --open");
-    if (ret->order.run != NULL && !dpt_admission_is_run(ret->order.run))
-        return dpt_fail(err, DPT_ECONFIG,
-                        "--run '%.70s' is no name of a run: 1 to 63 letters, digits, '.', '_' and "
-                        "'-', the first no '.'",
-                        ret->order.run);
-    if (commands > 1)
-        return dpt_fail(err, DPT_ECONFIG, "give one of --new-token, --new-key and --deny");
-    return DPT_OK;
+    return check_combination(ret, err);
 }
 
 /* ---- commands that start no server ---- */
+
+/* False: no server has drawn its key there. Whoever forgets --key-dir, or is another user than the
+ * server, has such a folder. */
+static bool is_of_a_server(const struct dpt_key_folder *folder)
+{
+    return dpt_key_folder_state(folder, "server.key").inode != 0;
+}
 
 static enum dpt_status print_new_token(const struct arguments *arguments, struct dpt_err *err)
 {
     struct dpt_key_folder folder;
     struct dpt_issued_token token;
     DPT_TRY(dpt_key_folder_open(arguments->server.key_dir, &folder, err));
+    if (!is_of_a_server(&folder))
+        dpt_log(DPT_LOG_WARN,
+                "no server has used the key folder '%s' yet: the token is for a server that is "
+                "started with this folder. For one that runs, name its folder with --key-dir, as "
+                "its user",
+                folder.path);
     DPT_TRY(dpt_token_issue(&folder, &arguments->order, (int64_t)time(NULL), &token, err));
     (void)printf("%s\n", token.text);
     if (fflush(stdout) != 0 || ferror(stdout))
@@ -172,11 +200,17 @@ static enum dpt_status print_new_token(const struct arguments *arguments, struct
 static enum dpt_status announce_new_key(const struct arguments *arguments, struct dpt_err *err)
 {
     struct dpt_key_folder folder;
+    const int64_t after_s = arguments->after_s >= 0 ? arguments->after_s : DPT_NEW_KEY_AFTER_S;
     DPT_TRY(dpt_key_folder_open(arguments->server.key_dir, &folder, err));
-    DPT_TRY(dpt_token_new_server_key(&folder, (int64_t)time(NULL) + arguments->after_s, err));
+    if (!is_of_a_server(&folder))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--new-key: no server has used the key folder '%s' yet, so there is no key "
+                        "to change: name the server's folder with --key-dir, as its user",
+                        folder.path);
+    DPT_TRY(dpt_token_new_server_key(&folder, (int64_t)time(NULL) + after_s, err));
     (void)printf("a running server tells its machines the new key and has it in %lld s; tokens of "
                  "the earlier key then admit no new machine\n",
-                 (long long)arguments->after_s);
+                 (long long)after_s);
     return DPT_OK;
 }
 
@@ -295,7 +329,7 @@ static enum dpt_status run_server(int argc, char **argv, struct dpt_err *err)
         .port = DPT_SERVER_PORT,
         .nodes_max = DPT_SERVER_NODES_MAX,
         .ranks_max = DPT_SERVER_RANKS_MAX,
-        .after_s = DPT_NEW_KEY_AFTER_S,
+        .after_s = -1,
         .order = {.hours = DPT_TOKEN_HOURS_DEFAULT, .uses = DPT_TOKEN_USES_DEFAULT}};
     DPT_TRY(parse_arguments(argc, argv, &arguments, err));
     if (arguments.help || arguments.version) {

@@ -179,24 +179,37 @@ static bool is_called(const struct dpt_admitted_machine *machine, const char *wh
            (digits >= DPT_KEY_SHORT_DIGITS && strncmp(hex, which, digits) == 0);
 }
 
-/* The only machine that is called so and is not denied yet. */
+/* The only machine that is called so and is not denied yet. `path`: of the key folder. */
 static enum dpt_status find_machine(const struct dpt_admission *list, const char *which,
-                                    struct dpt_admitted_machine *ret, struct dpt_err *err)
+                                    const char *path, struct dpt_admitted_machine *ret,
+                                    struct dpt_err *err)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < list->n_machines; i++)
-        if (list->machines[i].right != DPT_RIGHT_DENY && is_called(&list->machines[i], which)) {
-            *ret = list->machines[i];
-            n++;
+    size_t n = 0, n_denied = 0;
+    for (size_t i = 0; i < list->n_machines; i++) {
+        if (!is_called(&list->machines[i], which))
+            continue;
+        if (list->machines[i].right == DPT_RIGHT_DENY) {
+            n_denied++;
+            continue;
         }
+        *ret = list->machines[i];
+        n++;
+    }
     if (n == 1)
         return DPT_OK;
+    if (n > 1)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--deny %.70s: %zu machines in '%s/machines' are called so; give the first "
+                        "%d digits of the key in place of the name",
+                        which, n, path, DPT_KEY_SHORT_DIGITS);
+    if (n_denied > 0)
+        return dpt_fail(err, DPT_ECONFIG, "--deny %.70s: it is denied already, in '%s/machines'",
+                        which, path);
     return dpt_fail(err, DPT_ECONFIG,
-                    n == 0 ? "--deny %.70s: no admitted machine is called so; the names and keys "
-                             "are in the file 'machines' of the key folder"
-                           : "--deny %.70s: several machines are called so; give the first digits "
-                             "of the key, which the file 'machines' of the key folder has",
-                    which);
+                    "--deny %.70s: no machine in '%s/machines' has this name or a key with these "
+                    "first %d digits or more; a server of another user or folder has another "
+                    "list: name its folder with --key-dir, as its user",
+                    which, path, DPT_KEY_SHORT_DIGITS);
 }
 
 enum dpt_status dpt_token_deny_machine(const struct dpt_key_folder *folder, const char *which,
@@ -209,7 +222,7 @@ enum dpt_status dpt_token_deny_machine(const struct dpt_key_folder *folder, cons
     free(text);
     status = dpt_wrap(err, status, "'%s/%s'", folder->path, machines_name);
     if (status == DPT_OK)
-        status = find_machine(&list, which, ret, err);
+        status = find_machine(&list, which, folder->path, ret, err);
     dpt_admission_fini(&list);
     DPT_TRY(status);
     dpt_admission_print_machine(DPT_RIGHT_DENY, &ret->key, ret->name, "", line);

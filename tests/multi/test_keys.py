@@ -79,6 +79,22 @@ def test_stranger_is_refused(cluster, slow):
     assert "does not admit this machine's key" in last_line(worker) and "--rdzv-token" in last_line(worker)
 
 
+def test_dpt_ctl_of_an_unknown_machine(cluster):
+    """It has no option for a token: its lines name the variable."""
+    ring = cluster.root / "keys-o"
+    ring.mkdir(mode=0o700)
+    (ring / "server.key").write_text((cluster.root / "head" / "server.key").read_text())
+    (ring / "server.key").chmod(0o600)
+    for token, code, said in ((None, 4, "does not admit this machine's key"),
+                              ("hello", 2, "$DPT_RDZV_TOKEN: this is no token"), (new_token(cluster), 0, "")):
+        env = {**cluster.env, "DPT_KEY_DIR": str(ring), **({"DPT_RDZV_TOKEN": token} if token else {})}
+        done = subprocess.run([program("dpt-ctl"), "runs", "--rdzv-endpoint", cluster.endpoint()], env=env,
+                              capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == code and said in done.stderr, done.stderr
+        if code != 0:
+            assert "$DPT_RDZV_TOKEN" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
 def test_machine_with_another_server_key_says_so(cluster, slow):
     worker = start_worker(cluster, "s", None)
     worker.wait_log("the server there has another key than this machine's key folder has", 20 * slow)

@@ -40,12 +40,36 @@ def one_line(text):
     (["--new-key", "--after-s", "-1"], "--after-s: expected an integer from 0 to 2592000, got '-1'"),
     (["--new-token", "--token-hours", "0"], "--token-hours: expected an integer from 1 to 8784, got '0'"),
     (["--new-token", "--token-uses", "x"], "--token-uses: expected an integer from 1 to 65536, got 'x'"),
-    (["--deny", "nobody"], "--deny nobody: no admitted machine is called so"),
+    (["--after-s", "5"], "--after-s is the time until a new key is in force: give --new-key, too"),
+    (["--deny", "x", "--run", "r"], "--deny takes no --run, because it cuts the machine off from every run"),
     (["--key-dir", "/proc/keys"], "key folder"),
 ])
 def test_server_options(args, said):
     code, _, err = run_program("dpt-rdzv", *args)
     assert code == 2 and said in one_line(err), err
+
+
+def test_commands_in_a_key_folder_of_no_server(tmp_path):
+    """Whoever forgets --key-dir, or is another user than the server, is told which folder was used."""
+    folder = tmp_path / "keys"
+    code, _, err = run_program("dpt-rdzv", "--new-key", "--key-dir", folder)
+    assert code == 2 and f"no server has used the key folder '{folder}' yet" in one_line(err), err
+    assert not (folder / "server.key").exists() and not (folder / "server.key.next").exists()
+    code, _, err = run_program("dpt-rdzv", "--deny", "nobody", "--key-dir", folder)
+    assert code == 2 and f"--deny nobody: no machine in '{folder}/machines' has this name" in one_line(err), err
+    for warned in (True, False):  # the first token draws the server's key
+        code, out, err = run_program("dpt-rdzv", "--new-token", "--key-dir", folder)
+        assert code == 0 and out.startswith("dpt1-"), err
+        assert (f"no server has used the key folder '{folder}' yet: the token is for" in err) == warned, err
+    key = "ab" * 32
+    (folder / "machines").write_text(f"define {key} b\njoin {'cd' * 32} b\ndeny {'ef' * 32} c\n")
+    (folder / "machines").chmod(0o600)
+    for name, said in (("b", f"2 machines in '{folder}/machines' are called so; give the first 8 digits of the key"),
+                       ("c", f"it is denied already, in '{folder}/machines'")):
+        code, _, err = run_program("dpt-rdzv", "--deny", name, "--key-dir", folder)
+        assert code == 2 and said in one_line(err), err
+    code, out, err = run_program("dpt-rdzv", "--deny", key[:8], "--key-dir", folder)
+    assert code == 0 and f"machine b (key {key[:8]}) is denied" in out, err
 
 
 def test_help_and_version():

@@ -127,10 +127,44 @@ static void bad_key_files_are_refused(void **state)
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkdir(path, 0700), 0);
     assert_int_equal(dpt_key_folder_secret(&folder, "server.key", &fresh, &key, &err), DPT_ECONFIG);
-    assert_non_null(strstr(err.text, "is no regular file"));
+    assert_non_null(strstr(err.text, "it is no regular file. Make it a regular file of this user"));
     assert_int_equal(rmdir(path), 0);
     assert_int_equal(symlink("/dev/null", path), 0);
     assert_int_equal(dpt_key_folder_secret(&folder, "server.key", &fresh, &key, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "it is a symbolic link. Make it a regular file"));
+}
+
+/* As after a start by sudo: the folder is this user's, and a file in it is root's. */
+static void file_of_another_user_is_refused(void **state)
+{
+    (void)state;
+    enum { USER = 12345 };
+    const struct dpt_key fresh = {{1}};
+    struct dpt_key key;
+    struct dpt_err err;
+    if (geteuid() != 0)
+        skip();
+    assert_int_equal(dpt_key_folder_secret(&folder, "machine.key", &fresh, &key, &err), DPT_OK);
+    assert_int_equal(chmod(dir, 0711), 0);
+    assert_int_equal(chown(keys, USER, (gid_t)-1), 0);
+    assert_int_equal(seteuid(USER), 0);
+    const enum dpt_status status =
+        dpt_key_folder_secret(&folder, "machine.key", &fresh, &key, &err);
+    assert_int_equal(seteuid(0), 0);
+    assert_int_equal(status, DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "/machine.key' cannot be read: Permission denied. Make it a"));
+    assert_non_null(strstr(err.text, "of this user (12345) with mode 0600"));
+    assert_int_equal(chown(keys, 0, (gid_t)-1), 0);
+}
+
+static void removed_folder_is_said(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    assert_int_equal(rmdir(keys), 0);
+    assert_int_equal(dpt_key_folder_replace(&folder, "token", "x", &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "create a file in the key folder '"));
+    assert_non_null(strstr(err.text, "name another folder with --key-dir or $DPT_KEY_DIR"));
 }
 
 static void foreign_folder_is_refused(void **state)
@@ -220,6 +254,7 @@ int main(void)
         CASE(folder_is_of_its_user_alone),     CASE(folder_comes_from_environment),
         CASE(secret_is_written_once),          CASE(bad_key_files_are_refused),
         CASE(foreign_folder_is_refused),       CASE(lines_are_appended),
+        CASE(file_of_another_user_is_refused), CASE(removed_folder_is_said),
         CASE(file_gets_another_name_and_time), CASE(failed_write_leaves_no_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -184,6 +184,8 @@ static void token_comes_from_file_or_environment(void **state)
     expect_bad(at, "this is no token");
     assert_int_equal(setenv("DPT_RDZV_TOKEN", token_text, 1), 0);
     assert_true(load(NULL, "h:1").has_token);
+    assert_int_equal(setenv("DPT_RDZV_TOKEN", "dpt1-x", 1), 0);
+    expect_bad(NULL, "$DPT_RDZV_TOKEN: a token has"); /* not the option, which was not given */
     assert_int_equal(setenv("DPT_RDZV_TOKEN", "", 1), 0);
     assert_false(load(NULL, "h:1").has_token);
     expect_bad("dpt1-x", "--rdzv-token: a token has");
