@@ -277,7 +277,8 @@ static void apply_forget(struct dpt_rdzv *core, const struct dpt_rdzv_record *re
                                     .saved_step = record->step,
                                     .ended = (record->flags & DPT_RDZV_FLAG_ENDED) != 0,
                                     .failed = (record->flags & DPT_RDZV_FLAG_FAILED) != 0,
-                                    .stopped = (record->flags & DPT_RDZV_FLAG_STOPPED) != 0};
+                                    .stopped = (record->flags & DPT_RDZV_FLAG_STOPPED) != 0,
+                                    .left = (record->flags & DPT_RDZV_FLAG_LEFT) != 0};
 }
 
 typedef enum dpt_status apply_fn(struct run *, const struct dpt_rdzv_record *, struct dpt_err *);

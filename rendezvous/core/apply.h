@@ -23,6 +23,9 @@ void dpt_rdzv_record(const struct run *run, struct dpt_rdzv_record record);
 /* NULL: no memory. `key` (DPT_RDZV_KEY_BYTES): of the sender. */
 struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *message,
                                 const uint8_t *key);
+/* True: every node of the run was released or lost with what it had, and the last one released, so
+ * none comes back. */
+bool dpt_rdzv_was_left(const struct run *run);
 /* Remembers the end and the generations of the run for later processes and runs of its name, and
  * destroys it. */
 void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i);

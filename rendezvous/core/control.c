@@ -71,6 +71,11 @@ static bool find_denied_run(struct command *command)
     return false;
 }
 
+static bool was_stopped(const struct forgotten_run *run)
+{
+    return run != NULL && run->stopped && run->ended && !run->failed;
+}
+
 /* A run that was stopped is known after the server has forgotten it. */
 static bool find_run(struct command *command)
 {
@@ -84,8 +89,7 @@ static bool find_run(struct command *command)
     if (command->run != NULL)
         return true;
     const struct forgotten_run *forgotten = dpt_rdzv_find_forgotten(core, control->run);
-    if (control->verb == DPT__CONTROL_VERB__CONTROL_STOP && forgotten != NULL &&
-        forgotten->stopped) {
+    if (control->verb == DPT__CONTROL_VERB__CONTROL_STOP && was_stopped(forgotten)) {
         dpt_rdzv_set_outcome(command, DONE, "run %s is stopped", control->run);
         return false;
     }
@@ -256,6 +260,30 @@ static void resume_run(struct command *command)
     dpt_rdzv_set_outcome(command, DONE, "run %s goes on", run->name);
 }
 
+/* The number of a run among the runs of its name, by which the answer to a STOP names it: no
+ * earlier run that was stopped has used it, and every later one has a higher number. */
+static uint64_t number_of_run(const struct run *run)
+{
+    return run->formation.generation_floor + 1;
+}
+
+/* A repeated STOP of an earlier run of the name, which is not about the present one. */
+static bool answer_stop_of_earlier(struct command *command)
+{
+    const Dpt__Control *control = command->control;
+    const struct run *run = command->run;
+    if (control->step < 0 || control->number == 0 || control->number >= number_of_run(run))
+        return false;
+    if (was_stopped(dpt_rdzv_find_forgotten(command->core, run->name)))
+        dpt_rdzv_set_outcome(command, DONE, "run %s was stopped, and was started again since",
+                             run->name);
+    else
+        dpt_rdzv_set_outcome(command, REFUSED,
+                             "run %s ended before it was stopped, and was started again",
+                             run->name);
+    return true;
+}
+
 /* Of a run that has ended a STOP may be done; nothing else can be done. */
 static void answer_ended(struct command *command)
 {
@@ -378,6 +406,11 @@ static void carry_out(struct command *command)
     const bool is_about_node = verb == DPT__CONTROL_VERB__CONTROL_DRAIN ||
                                verb == DPT__CONTROL_VERB__CONTROL_EVICT ||
                                verb == DPT__CONTROL_VERB__CONTROL_ALLOW;
+    const bool stops = verb == DPT__CONTROL_VERB__CONTROL_STOP;
+    if (stops && answer_stop_of_earlier(command))
+        return;
+    if (stops)
+        command->reply->number = number_of_run(command->run);
     if (is_about_node && command->control->node[0] == '\0')
         dpt_rdzv_set_outcome(command, REFUSED, "the command names no node");
     else if (command->run != NULL && dpt_rdzv_has_ended(command->run) &&

@@ -125,6 +125,7 @@ enum dpt_rdzv_record_flag {
     DPT_RDZV_FLAG_ENDED = 256,     /* FORGET: the run had ended */
     DPT_RDZV_FLAG_FAILED = 512,    /* FORGET: the run had failed */
     DPT_RDZV_FLAG_STOPPED = 1024,  /* FORGET: an operator had stopped the run */
+    DPT_RDZV_FLAG_LEFT = 2048,     /* FORGET: all nodes had left; no lost one could return */
 };
 
 /* A node with a place in a plan. */

@@ -83,6 +83,25 @@ static void answer_after_end(const struct inquiry *from, struct run *run)
 
 /* ---- removed incarnations ---- */
 
+/* Answers a node that has left the run before this one, and has not heard that it may go. Nobody
+ * waits for it: the checkpoint of that run has its steps, or no other node. */
+static bool answer_left_run(const struct inquiry *from)
+{
+    const Dpt__AgentState *message = from->message;
+    const struct forgotten_run *left = dpt_rdzv_find_forgotten(from->core, message->stamp->run);
+    struct departed told = {.released = true};
+    if (left == NULL || !left->left || !message->leaving ||
+        !dpt_rdzv_is_own_epoch(from->core, message->stamp->epoch) ||
+        dpt_rdzv_newest_ran(message) > left->run_generation)
+        return false;
+    for (size_t i = 0; i < message->n_ranks; i++)
+        if (message->ranks[i]->phase != DPT__RANK_PHASE__RANK_DEAD &&
+            message->ranks[i]->step_applied > left->saved_step)
+            told.last_holder = true;
+    dpt_rdzv_answer_released_again(from, &told);
+    return true;
+}
+
 /* True: the message was sent before the server removed the node. A later message shows that the
  * node still lives. */
 static bool is_stale(const struct departed *departed, const Dpt__AgentState *message)
@@ -109,6 +128,8 @@ static bool answer_removed_incarnation(const struct inquiry *from, const struct 
     }
     if (former == NULL && dpt_rdzv_may_return(from, run, departed))
         return false;
+    if (departed == NULL && answer_left_run(from))
+        return true;
     const bool went_on = run != NULL && run->kept.ran > dpt_rdzv_newest_ran(from->message);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_EXPELLED,
                                   .run = run,
@@ -149,6 +170,8 @@ static bool answer_refused_claim(const struct inquiry *from, const struct run *r
                          "is free when that one is lost");
     if (claim != CLAIM_REFUSED)
         return claim == CLAIM_WAITS;
+    if (answer_left_run(from))
+        return true;
     dpt_rdzv_log(run, DPT_LOG_WARN, "node %s refused: %s", from->message->stamp->node,
                  refusal.text);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_REFUSED,
@@ -185,16 +208,12 @@ static struct node *join_run(const struct inquiry *from, struct run *run, struct
     return dpt_rdzv_node_create(run, from->message, from->key);
 }
 
-/* True: every node of the run was released or lost with what it had, and the last one released, so
- * none comes back. A process of the run's user that may define runs and brings another config
+/* All nodes have left. A process of the run's user that may define runs and brings another config
  * begins the next run of this name: its user has stopped the run to change the config. */
 static bool begins_next_run(const struct inquiry *from, const struct run *run)
 {
     const Dpt__RunSpec *spec = from->message->spec;
-    const struct departed *newest = dpt_rdzv_departed_newest(&run->membership);
-    return !from->join_only && run->n_nodes == 0 && run->kept.n_nodes == 0 && newest != NULL &&
-           newest->released && !dpt_rdzv_is_return_possible(run) &&
-           strcmp(run->spec.user, spec->user) == 0 &&
+    return !from->join_only && dpt_rdzv_was_left(run) && strcmp(run->spec.user, spec->user) == 0 &&
            strcmp(run->spec.config_digest, spec->config_digest) != 0;
 }
 

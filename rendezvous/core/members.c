@@ -35,21 +35,36 @@ struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *me
     return run;
 }
 
+/* A run that was stopped uses the number by which STOP named it, though it may have formed no
+ * generation. */
+static uint64_t highest_number(const struct run *run)
+{
+    const struct formation *formation = &run->formation;
+    const uint64_t own = formation->generation_floor + run->kept.stopped;
+    return dpt_rdzv_newer(run->generation, dpt_rdzv_newer(formation->generation_high, own));
+}
+
+bool dpt_rdzv_was_left(const struct run *run)
+{
+    const struct departed *newest = dpt_rdzv_departed_newest(&run->membership);
+    return run->n_nodes == 0 && run->kept.n_nodes == 0 && newest != NULL && newest->released &&
+           run->membership.n_awaited == 0;
+}
+
 void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i)
 {
     const struct run *run = core->runs[i];
-    const struct formation *formation = &run->formation;
-    const bool failed = run->phase == DPT_RDZV_FAILED;
-    dpt_rdzv_record(run, (struct dpt_rdzv_record){
-                             .kind = DPT_RDZV_RECORD_FORGET,
-                             .step = run->progress.saved_step,
-                             .generation = dpt_rdzv_newer(
-                                 run->generation, dpt_rdzv_newer(formation->generation_high,
-                                                                 formation->generation_floor)),
-                             .number = dpt_rdzv_newer(run->kept.ran, formation->ran_before),
-                             .flags = (dpt_rdzv_has_ended(run) ? DPT_RDZV_FLAG_ENDED : 0u) |
-                                      (failed ? DPT_RDZV_FLAG_FAILED : 0u) |
-                                      (run->kept.stopped ? DPT_RDZV_FLAG_STOPPED : 0u)});
+    const bool ended = dpt_rdzv_has_ended(run), failed = run->phase == DPT_RDZV_FAILED;
+    dpt_rdzv_record(run,
+                    (struct dpt_rdzv_record){
+                        .kind = DPT_RDZV_RECORD_FORGET,
+                        .step = run->progress.saved_step,
+                        .generation = highest_number(run),
+                        .number = dpt_rdzv_newer(run->kept.ran, run->formation.ran_before),
+                        .flags = (ended ? DPT_RDZV_FLAG_ENDED : 0u) |
+                                 (failed ? DPT_RDZV_FLAG_FAILED : 0u) |
+                                 (run->kept.stopped ? DPT_RDZV_FLAG_STOPPED : 0u) |
+                                 (!ended && dpt_rdzv_was_left(run) ? DPT_RDZV_FLAG_LEFT : 0u)});
 }
 
 /* ---- nodes ---- */

@@ -351,6 +351,7 @@ struct forgotten_run {
     uint64_t run_generation;     /* newest that has run in it */
     int64_t saved_step;          /* of the newest checkpoint; -1: none */
     bool ended, failed, stopped; /* the server tells late agents */
+    bool left;                   /* ... and nodes that have not heard that they may go */
 };
 
 /* Times at which processes were last heard. */

@@ -116,10 +116,21 @@ def test_save_pause_resume_stop(make_cluster, tmp_path, slow):
 
     workers = [cluster.start_worker(node) for node in "ab"]
     cluster.wait_step(stopped + 2, 120 * slow)
-    ctl(cluster, "stop")
-    assert [worker.wait(SOON_S * slow) for worker in workers] == [0, 0], cluster.log_tails()
-    step, found = cluster.newest_checkpoint()
-    assert step > stopped and [line["step"] for line in cluster.metrics()] == list(range(1, step + 1))
+    process = start_ctl(cluster.endpoint(), "stop")
+    assert "saves its state" in process.stderr.readline()
+    process.send_signal(signal.SIGSTOP)  # it does not ask again before the next run trains
+    try:
+        assert [worker.wait(SOON_S * slow) for worker in workers] == [0, 0], cluster.log_tails()
+        step, found = cluster.newest_checkpoint()
+        assert step > stopped and [line["step"] for line in cluster.metrics()] == list(range(1, step + 1))
+        workers = [cluster.start_worker(node) for node in "ab"]
+        cluster.wait_step(step + 1, 120 * slow)
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert "was stopped, and was started again since" in end_ctl(process, SOON_S * slow)[0]
+    cluster.wait_step(step + 2, 60 * slow)
+    for worker in workers:
+        worker.kill()
     assert found == calm_hash(tmp_path / "calm", sets, step, 120 * slow)
 
 

@@ -234,6 +234,7 @@ static void check_stopped(struct sim *sim, const char *text)
     const long long saved_step = saved != NULL ? strtoll(saved + strlen(saved_word), NULL, 10) : -1;
     const long long lost_step = lost != NULL ? strtoll(lost + strlen(lost_word), NULL, 10) : 0;
     sim->host->operator.stops++;
+    sim->operator.own_stops++;
     if (saved == NULL || saved_step > sim_saved_step(sim))
         sim_fail(sim, "the disk has step %lld, but: %s", (long long)sim_saved_step(sim), text);
     for (int i = 0; i < sim->profile.machines; i++) {

@@ -108,6 +108,8 @@ void operator_event(struct sim *sim, int number)
         return;
     say_again(sim, AGAIN_MS, number);
     note_target(sim, command);
+    if (command->step < 0)
+        command->stops_before = sim->operator.own_stops;
     control.verb = command->verb;
     control.run = (char *)sim->run;
     if (names_node(command->verb))
@@ -148,11 +150,28 @@ static void follow_refused_stop(struct sim *sim, int number)
            0, command->length_ms);
 }
 
-static void check_stop_done(struct sim *sim)
+/* True: a run of the name was stopped since the command was given. The machines may have begun the
+ * next one. */
+static bool has_stopped(const struct sim *sim, const struct sim_command *command)
+{
+    return sim->operator.own_stops> command->stops_before;
+}
+
+static void check_stop_done(struct sim *sim, const struct sim_command *command)
 {
     struct dpt_rdzv_run_view view;
-    if (server_view(sim, &view) && view.phase != DPT_RDZV_DONE)
+    if (server_view(sim, &view) && view.phase != DPT_RDZV_DONE && !has_stopped(sim, command))
         sim_fail(sim, "a stop is done, but the run is %s", dpt_rdzv_phase_name(view.phase));
+}
+
+/* A server that was restarted without a journal knows no stop. */
+static void check_stop_refused(struct sim *sim, const struct sim_command *command)
+{
+    struct dpt_rdzv_run_view view;
+    const bool knows = sim->has_journal || !sim->host->server_hurt;
+    if (knows && has_stopped(sim, command) && server_view(sim, &view) && !sim->done_seen &&
+        !view.held && view.phase != DPT_RDZV_DONE)
+        sim_fail(sim, "a stop was carried out, but its operator is told that it was not");
 }
 
 /* A checkpoint that cannot come, or a run that is over: dpt-ctl would wait no longer. A stop is
@@ -187,10 +206,12 @@ void operator_answered(struct sim *sim, uint64_t conn, const Dpt__ControlReply *
         command->done = true;
     if (command->verb != DPT__CONTROL_VERB__CONTROL_STOP)
         return;
-    if (reply->outcome == DPT__CONTROL_OUTCOME__CONTROL_DONE)
-        check_stop_done(sim);
-    else
+    if (reply->outcome == DPT__CONTROL_OUTCOME__CONTROL_DONE) {
+        check_stop_done(sim, command);
+    } else {
+        check_stop_refused(sim, command);
         follow_refused_stop(sim, (int)number);
+    }
 }
 
 /* Only kills, exits, leaves and slowness: no node trains where the server cannot see it. */

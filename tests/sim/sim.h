@@ -287,6 +287,7 @@ struct sim_command {
     int64_t length_ms; /* PAUSE, EVICT: from its end to RESUME or ALLOW */
     int64_t step;      /* of the last reply; -1: none came */
     uint64_t number;
+    uint64_t stops_before; /* runs that had ended by a stop when the command was given */
     bool done;
 };
 
@@ -298,7 +299,8 @@ struct operator
     bool held; /* after the last step of the server, and the newest step when that began */
     int64_t held_at;
     uint64_t pauses, drains, evictions; /* that were done */
-    uint64_t stops;                     /* runs that ended by one */
+    uint64_t stops;                     /* runs that ended by one, of all that share the server */
+    uint64_t own_stops;                 /* ... of this name */
 };
 
 /* One run and its machines. Two runs may share one server: the first is then the other's host and

@@ -335,21 +335,6 @@ static void stop_waits_for_nodes_after_a_restart(void **state)
     done(send_control(&control));
 }
 
-/* The new run of the name is not stopped by the repeated command. */
-static void repeated_stop_does_not_stop_the_next_run(void **state)
-{
-    (void)state;
-    start_trio_at_9();
-    goes_on(order(VERB(STOP), ""));
-    fakes_settle(&stage, two, 2);
-    goes_on(again(VERB(STOP), "")); /* the nodes have not ended yet */
-    const int64_t step = reply.step;
-    stage_pass(&stage, 20000);
-    fake_say(&c, &stage);
-    reply.step = step;
-    refused(again(VERB(STOP), ""), "it was started again");
-}
-
 static void stop_that_cannot_save_holds_the_run(void **state)
 {
     (void)state;
@@ -469,7 +454,6 @@ int main(void)
         TEST(stop_of_a_forgotten_run_is_done),
         TEST(late_node_of_a_forgotten_stop_hears_what_is_saved),
         TEST(stop_waits_for_nodes_after_a_restart),
-        TEST(repeated_stop_does_not_stop_the_next_run),
         TEST(stop_that_cannot_save_holds_the_run),
         TEST(stop_waits_for_holders_that_are_cut_off),
         TEST(second_stop_ends_without_the_lost_steps),

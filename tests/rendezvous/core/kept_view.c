@@ -149,6 +149,7 @@ const char *kept_difference(const struct dpt_rdzv *a, const struct dpt_rdzv *b)
         SAME_NUMBER("", x, y, ended);
         SAME_NUMBER("", x, y, failed);
         SAME_NUMBER("", x, y, stopped);
+        SAME_NUMBER("", x, y, left);
     }
     SAME_NUMBER("", a, b, denied.n);
     for (size_t i = 0; i < a->denied.n; i++) {

@@ -131,6 +131,57 @@ static void test_a_run_that_was_lost(void **state)
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SETTLING);
 }
 
+/* b says again what it said before it was released. */
+static void say_as_before(uint64_t generation)
+{
+    b.conn += 100;
+    b.generation = generation;
+    b.phase = DPT__SERVER_PHASE__SERVER_WAITING;
+    fake_say(&b, &stage);
+}
+
+/* b has left, and its connection broke before it heard so. Meanwhile a worker with another config
+ * has begun the next run of the name. b still hears that it may go, and whether its steps are
+ * saved. */
+static void test_a_node_that_left_the_run_before(void **state)
+{
+    (void)state;
+    trio_start();
+    trio_step_to(3);
+    a.state.leaving = b.state.leaving = true;
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    const uint64_t generation = b.generation;
+    c.spec.config_digest = "another";
+    fake_say(&c, &stage);
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_FORGET], 1);
+    b.ranks[0].ran_generation = b.plan->generation; /* it would be refused for its config */
+    say_as_before(generation);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    assert_false(b.last_holder);
+    stage_restart_with_journal(&stage, 99);
+    stage_tick(&stage, 0);
+    say_as_before(generation);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    assert_false(b.last_holder);
+
+    c.conn += 100;
+    for (int i = 0; i < 40 && stage.view.phase != DPT_RDZV_RUNNING; i++) {
+        stage_pass_speaking(&stage, &(struct fake *){&c}, 1, 500);
+        fakes_settle(&stage, &(struct fake *){&c}, 1);
+    }
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING); /* other lost nodes are now expelled */
+    b.ranks[0].step_applied = 4;
+    say_as_before(generation);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    assert_true(b.last_holder);
+    b.state.leaving = false;
+    say_as_before(generation);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+}
+
 /* Enough names that the first is no longer remembered separately. */
 static void test_many_names(void **state)
 {
@@ -191,11 +242,9 @@ int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, trio_setup, trio_teardown)
     const struct CMUnitTest tests[] = {
-        T(test_generations_grow_over_runs),
-        T(test_a_run_that_was_left),
-        T(test_a_run_that_was_stopped),
-        T(test_a_run_that_was_lost),
-        T(test_many_names),
+        T(test_generations_grow_over_runs),      T(test_a_run_that_was_left),
+        T(test_a_run_that_was_stopped),          T(test_a_run_that_was_lost),
+        T(test_a_node_that_left_the_run_before), T(test_many_names),
         T(test_a_used_number_is_not_adopted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
