@@ -17,15 +17,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PHASE_TIMEOUT_MS = 180 * 1000, SECONDS_MAX = 3600, NODES = 64, MODEL_MEASURED_NODES = 1000 };
+enum {
+    PHASE_TIMEOUT_MS = 180 * 1000,
+    SECONDS_MAX = 3600,
+    NODES = 64,
+    MODEL_MEASURED_NODES = 1000,
+    MODEL_ERROR_MAX = 1000 * 1000
+};
 
 static struct {
-    int64_t nodes, ranks, clients, rack, seconds, model;
+    int64_t nodes, ranks, clients, rack, seconds, model, repeats, model_error;
     bool open;
     struct dpt_bench_real timeout_s;
 } args = {.ranks = 8,
           .clients = 2,
           .seconds = 5,
+          .repeats = 3,
+          .model_error = 25,
           .timeout_s = {.min = 1e-3 * DPT_PROTO_TIMEOUT_MS_MIN,
                         .max = 1e-3 * DPT_PROTO_TIMEOUT_MS_MAX,
                         .value = 5}};
@@ -43,6 +51,10 @@ static const struct dpt_option options[] = {
      .max = SECONDS_MAX},
     {"--model", "N", "computes these phases for N nodes, too, and checks that model",
      .number = &args.model, .min = 2, .max = RDZV_MODEL_NODES_MAX},
+    {"--repeats", "N", "measurements of each number of nodes for --model (3)",
+     .number = &args.repeats, .min = 1, .max = RDZV_REPEATS_MAX},
+    {"--model-error", "P", "largest error of the model's check, in percent of CPU time (25)",
+     .number = &args.model_error, .min = 1, .max = MODEL_ERROR_MAX},
     {"--open", .help = "server and nodes without keys", .flag = &args.open},
     {"--timeout-s", "S", "cluster.timeout_s of the run (5)", .set = dpt_bench_set_real,
      .ctx = &args.timeout_s}};
@@ -299,7 +311,13 @@ static enum dpt_status run_bench(json_t **ret_report, struct dpt_err *err)
     struct rdzv_setup setup;
     DPT_TRY(check_options(&setup, err));
     if (args.model > 0)
-        return rdzv_model(&setup, (int)args.model, measure, ret_report, err);
+        return rdzv_model(
+            &setup,
+            &(struct rdzv_model_options){.nodes = (int)args.model,
+                                         .repeats = (int)args.repeats,
+                                         .error_max_percent = (double)args.model_error,
+                                         .measure = measure},
+            ret_report, err);
     DPT_TRY(measure(&setup, &figures, err));
     *ret_report = rdzv_figures_json(&figures);
     return DPT_OK;

@@ -29,8 +29,7 @@ static double not_below_0(double value)
     return value > 0 ? value : 0;
 }
 
-/* CPU of the server for a message of a node and its answer. */
-static double us_of_message(const struct rdzv_steady *steady)
+double rdzv_us_of_message(const struct rdzv_steady *steady)
 {
     return steady->counts.sent > 0
                ? 1e4 * steady->server_cpu_percent * steady->seconds / (double)steady->counts.sent
@@ -52,62 +51,131 @@ static double rest_us(const struct rdzv_phase *measured, const struct rdzv_phase
                        beats * core_beat_us);
 }
 
-/* Of a core, over the phases together, in the time in which the server did not wait for a deadline.
- * In the core's run the time beside the work is such waits. */
-static double share_of(const struct rdzv_figures *measured, const struct rdzv_figures *core)
-{
-    double cpu_ms = 0, busy_ms = 0;
-    for (int i = 0; i < RDZV_PHASES; i++) {
-        const struct rdzv_phase *phase = &measured->phases[i], *alone = &core->phases[i];
-        const double waited_ms = not_below_0(alone->ms.max - alone->server_cpu_ms);
-        const double ms = phase->ms.max - waited_ms;
-        cpu_ms += phase->server_cpu_ms;
-        busy_ms += ms > phase->server_cpu_ms ? ms : phase->server_cpu_ms;
-    }
-    return busy_ms > 0 ? cpu_ms / busy_ms : 1;
-}
-
 static struct rdzv_pace steady_pace(const struct rdzv_steady *measured,
                                     const struct rdzv_steady *core)
 {
     const double sent = (double)measured->counts.sent, back = (double)measured->counts.received;
-    const double us = us_of_message(measured), ways = sent > 0 ? (sent + back) / sent : 1;
+    const double us = rdzv_us_of_message(measured), ways = sent > 0 ? (sent + back) / sent : 1;
     return (struct rdzv_pace){
-        .socket_us = not_below_0(us - us_of_message(core)) / ways,
+        .socket_us = not_below_0(us - rdzv_us_of_message(core)) / ways,
         .beat_us = us,
         .beat_bytes = sent > 0 ? (double)measured->counts.sent_bytes / sent : 0,
-        .beat_back_bytes = back > 0 ? (double)measured->counts.received_bytes / back : 0,
-        .share = 1};
+        .beat_back_bytes = back > 0 ? (double)measured->counts.received_bytes / back : 0};
+}
+
+/* A busy server reads several messages at each wake-up, so a heartbeat in a phase costs as much as
+ * the other messages of the phase, which is less than in the steady state. */
+static void set_socket_us(struct rdzv_pace *pace, double socket_us, double core_beat_us)
+{
+    pace->socket_us = socket_us;
+    pace->beat_us = core_beat_us + 2 * socket_us;
 }
 
 struct rdzv_costs rdzv_costs_of(const struct rdzv_figures *measured,
                                 const struct rdzv_figures *core)
 {
-    const double core_beat_us = us_of_message(&core->steady), nodes = measured->setup.nodes;
-    const double base_bytes = (double)measured->base_bytes, share = share_of(measured, core);
+    const double core_beat_us = rdzv_us_of_message(&core->steady), nodes = measured->setup.nodes;
+    const double base_bytes = (double)measured->base_bytes;
     struct rdzv_costs costs = {
         .habits = rdzv_habits_of(measured),
         .steady = steady_pace(&measured->steady, &core->steady),
         .base_bytes = base_bytes,
-        .peak_bytes = not_below_0((double)measured->peak_bytes - base_bytes) / nodes,
-        .steady_bytes = not_below_0((double)measured->resident_bytes - base_bytes) / nodes};
+        .peak_bytes =
+            not_below_0((double)(measured->peak_bytes - core->peak_bytes) - base_bytes) / nodes,
+        .steady_bytes =
+            not_below_0((double)(measured->resident_bytes - core->resident_bytes) - base_bytes) /
+            nodes};
     for (int i = 0; i < RDZV_PHASES; i++) {
         const struct rdzv_phase *phase = &measured->phases[i];
         const double rest = rest_us(phase, &core->phases[i], core_beat_us);
         costs.phases[i] = costs.steady;
-        costs.phases[i].share = share;
-        costs.phases[i].socket_us = rest / both_ways(&phase->counts); /* no phase is silent */
+        set_socket_us(&costs.phases[i], rest / both_ways(&phase->counts), /* no phase is silent */
+                      core_beat_us);
     }
-    /* A connection costs what is left of the cold connect after messages as those of the steady
-     * state. */
+    /* A connection costs what is left of the cold connect after messages as those of the formation:
+     * in both all nodes speak at once. */
     const struct rdzv_phase *connect = &measured->phases[RDZV_PHASE_CONNECT];
     const double rest = rest_us(connect, &core->phases[RDZV_PHASE_CONNECT], core_beat_us);
-    const double messages_us = both_ways(&connect->counts) * costs.steady.socket_us;
-    const double handshake_us = not_below_0(rest - messages_us) / connect->nodes;
-    costs.phases[RDZV_PHASE_CONNECT].socket_us = costs.steady.socket_us;
+    const double socket_us = costs.phases[RDZV_PHASE_FORMATION].socket_us;
+    const double handshake_us =
+        not_below_0(rest - both_ways(&connect->counts) * socket_us) / connect->nodes;
+    set_socket_us(&costs.phases[RDZV_PHASE_CONNECT], socket_us, core_beat_us);
     for (int i = 0; i < RDZV_PHASES; i++)
         costs.phases[i].handshake_us = handshake_us;
     return costs;
+}
+
+/* ---- the check ---- */
+
+void rdzv_add_beats(struct rdzv_phase *phase, const struct rdzv_pace *pace, double n)
+{
+    struct rdzv_counts *counts = &phase->counts;
+    counts->beats += (uint64_t)n;
+    counts->sent += (uint64_t)n;
+    counts->received += (uint64_t)n;
+    counts->sent_bytes += (uint64_t)(n * pace->beat_bytes);
+    counts->received_bytes += (uint64_t)(n * pace->beat_back_bytes);
+    phase->server_cpu_ms += 1e-3 * n * pace->beat_us;
+}
+
+static double cpu_of(const struct rdzv_figures *figures, int phase)
+{
+    return phase == RDZV_PHASES ? rdzv_us_of_message(&figures->steady)
+                                : figures->phases[phase].server_cpu_ms;
+}
+
+double rdzv_cpu_error(const struct rdzv_figures *model, const struct rdzv_figures *measured,
+                      int phase)
+{
+    return rdzv_error_percent(cpu_of(model, phase), cpu_of(measured, phase));
+}
+
+/* ---- several runs ---- */
+
+/* The run whose CPU time is the median; of an even number the lower one of the two. */
+static const struct rdzv_figures *median_run(const struct rdzv_figures *runs, int n, int phase)
+{
+    for (int i = 0; i < n; i++) {
+        int below = 0, equal = 0;
+        for (int k = 0; k < n; k++) {
+            below += cpu_of(&runs[k], phase) < cpu_of(&runs[i], phase);
+            equal += cpu_of(&runs[k], phase) == cpu_of(&runs[i], phase);
+        }
+        if (below <= (n - 1) / 2 && below + equal > (n - 1) / 2)
+            return &runs[i];
+    }
+    DPT_ASSERT(false); /* n > 0, and no time is NaN */
+    return runs;
+}
+
+struct rdzv_figures rdzv_median_of(const struct rdzv_figures *runs, int n)
+{
+    struct rdzv_figures median = runs[0];
+    double peak[RDZV_REPEATS_MAX], resident[RDZV_REPEATS_MAX], base[RDZV_REPEATS_MAX];
+    for (int i = 0; i < n; i++) {
+        peak[i] = (double)runs[i].peak_bytes;
+        resident[i] = (double)runs[i].resident_bytes;
+        base[i] = (double)runs[i].base_bytes;
+    }
+    median.peak_bytes = (int64_t)dpt_median(peak, n);
+    median.resident_bytes = (int64_t)dpt_median(resident, n);
+    median.base_bytes = (int64_t)dpt_median(base, n);
+    for (int i = 0; i < RDZV_PHASES; i++)
+        median.phases[i] = median_run(runs, n, i)->phases[i];
+    median.steady = median_run(runs, n, RDZV_PHASES)->steady;
+    return median;
+}
+
+double rdzv_spread_percent(const struct rdzv_figures *runs, int n, int phase)
+{
+    double least = cpu_of(&runs[0], phase), most = least;
+    for (int i = 1; i < n; i++) {
+        const double cpu = cpu_of(&runs[i], phase);
+        least = cpu < least ? cpu : least;
+        most = cpu > most ? cpu : most;
+    }
+    const double median = cpu_of(median_run(runs, n, phase), phase);
+    return median > 0 ? 100 * (most - least) / median : 0;
 }
 
 /* ---- time ---- */
@@ -119,7 +187,7 @@ double rdzv_beat_cores(const struct rdzv_pace *pace)
 
 double rdzv_elapsed_us(const struct rdzv_pace *pace, double work_us, double here)
 {
-    const double left = pace->share - here * rdzv_beat_cores(pace);
+    const double left = 1 - here * rdzv_beat_cores(pace);
     DPT_ASSERT(left > 0);
     return work_us / left;
 }

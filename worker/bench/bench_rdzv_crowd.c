@@ -10,7 +10,7 @@
 
 enum { STEPS_MADE = 50 }; /* that ranks report after a formation */
 
-static const struct rdzv_pace no_pace = {.share = 1};
+static const struct rdzv_pace no_pace;
 
 /* ---- runs ---- */
 
@@ -62,6 +62,7 @@ static enum dpt_status allocate(struct rdzv_crowd *crowd, struct dpt_err *err)
     if (crowd->runs == NULL || crowd->nodes == NULL || crowd->queue == NULL ||
         crowd->values == NULL || crowd->in == NULL || crowd->out == NULL || crowd->decoded == NULL)
         return dpt_fail_nomem(err, "a model of %zu nodes", n);
+    crowd->own_bytes = crowd->peak_bytes = rdzv_light_heap_bytes();
     return create_server(crowd, err);
 }
 
@@ -247,15 +248,6 @@ static void begin_costs(struct rdzv_crowd *crowd, const struct rdzv_pace *pace)
         crowd->nodes[i].there = false;
 }
 
-static void add_beats(struct rdzv_counts *counts, const struct rdzv_pace *pace, double n)
-{
-    counts->beats += (uint64_t)n;
-    counts->sent += (uint64_t)n;
-    counts->received += (uint64_t)n;
-    counts->sent_bytes += (uint64_t)(n * pace->beat_bytes);
-    counts->received_bytes += (uint64_t)(n * pace->beat_back_bytes);
-}
-
 enum dpt_status rdzv_crowd_phase(struct rdzv_crowd *crowd, const struct rdzv_command *command,
                                  const struct rdzv_pace *pace, struct rdzv_phase *ret,
                                  struct dpt_err *err)
@@ -270,17 +262,24 @@ enum dpt_status rdzv_crowd_phase(struct rdzv_crowd *crowd, const struct rdzv_com
     if (status != DPT_OK)
         return dpt_wrap(err, status, "model of %d nodes", crowd->setup.nodes);
     crowd->step = forms ? STEPS_MADE : -1;
-    add_beats(&crowd->counts, pace, crowd->n_beats);
+    rdzv_light_note_heap(crowd);
     *ret = (struct rdzv_phase){.name = ret->name,
                                .nodes = n,
                                .world = forms ? (uint32_t)(n * crowd->setup.ranks) : 0,
                                .generations = forms ? (int)(crowd->runs[0].generation - before) : 0,
                                .ms = rdzv_times_of(crowd->values, n),
-                               .server_cpu_ms =
-                                   1e-3 * (crowd->cpu_us + crowd->n_beats * pace->beat_us),
+                               .server_cpu_ms = 1e-3 * crowd->cpu_us,
                                .counts = crowd->counts};
+    rdzv_add_beats(ret, pace, crowd->n_beats);
     crowd->pace = &no_pace;
     return DPT_OK;
+}
+
+void rdzv_crowd_memory(const struct rdzv_crowd *crowd, int64_t *ret_now_bytes,
+                       int64_t *ret_peak_bytes)
+{
+    *ret_now_bytes = (int64_t)rdzv_light_heap_bytes() - (int64_t)crowd->own_bytes;
+    *ret_peak_bytes = (int64_t)(crowd->peak_bytes - crowd->own_bytes);
 }
 
 enum dpt_status rdzv_crowd_beat(struct rdzv_crowd *crowd, double *ret_us, struct dpt_err *err)

@@ -34,6 +34,11 @@ DPT_MUST_USE enum dpt_status rdzv_crowd_phase(struct rdzv_crowd *crowd,
                                               const struct rdzv_pace *pace, struct rdzv_phase *ret,
                                               struct dpt_err *err);
 
+/* Heap of the state machine: now, and the most so far. Nothing else of the process may take or free
+ * memory since the crowd was created. */
+void rdzv_crowd_memory(const struct rdzv_crowd *crowd, int64_t *ret_now_bytes,
+                       int64_t *ret_peak_bytes);
+
 /* Each node sends a heartbeat. *ret_us: CPU time of core and codec for one of them. */
 DPT_MUST_USE enum dpt_status rdzv_crowd_beat(struct rdzv_crowd *crowd, double *ret_us,
                                              struct dpt_err *err);

@@ -56,7 +56,7 @@ void rdzv_figures_print_phase(const struct rdzv_phase *phase);
 void rdzv_figures_print_rest(const struct rdzv_figures *figures);
 /* Of a model's value, in percent of the measured value; 100 if only that is 0. */
 double rdzv_error_percent(double model, double measured);
-/* Errors of a model in percent, in the columns of phases. */
+/* Errors of a model in percent, in the columns of phases. Times are left out. */
 void rdzv_figures_print_errors(const struct rdzv_figures *model,
                                const struct rdzv_figures *measured);
 /* Owned by the caller. */

@@ -3,6 +3,7 @@
 
 #include "worker/bench/bench_rdzv_rank.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -18,6 +19,21 @@ static struct light_run *run_of(const struct rdzv_crowd *crowd, int node)
     while (node >= crowd->runs[i].first + crowd->runs[i].n)
         i++;
     return &crowd->runs[i];
+}
+
+/* ---- memory ---- */
+
+size_t rdzv_light_heap_bytes(void)
+{
+    const struct mallinfo2 heap = mallinfo2();
+    return heap.uordblks + heap.hblkhd;
+}
+
+void rdzv_light_note_heap(struct rdzv_crowd *crowd)
+{
+    const size_t bytes = rdzv_light_heap_bytes();
+    if (bytes > crowd->peak_bytes)
+        crowd->peak_bytes = bytes;
 }
 
 /* ---- time ---- */
@@ -193,6 +209,8 @@ static enum dpt_status take_event(struct rdzv_crowd *crowd, struct dpt_rdzv_even
     const double begin_us = cpu_now_us();
     DPT_TRY(step_and_encode(crowd, event, in_bytes, &output, err));
     const double cpu_us = cpu_now_us() - begin_us - crowd->reading_us;
+    if (output.n_sends >= (size_t)crowd->runs[0].n / 2)
+        rdzv_light_note_heap(crowd);
     const double at_us = crowd->clock_us, n = (double)output.n_sends;
     work(crowd,
          (cpu_us > 0 ? cpu_us : 0) + extra_us + crowd->pace->socket_us * (n + (in_bytes > 0)));

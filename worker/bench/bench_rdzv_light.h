@@ -54,6 +54,8 @@ struct rdzv_crowd {
     struct rdzv_counts counts;
     double n_beats;
     uint64_t n_events;
+    size_t own_bytes;  /* heap of the process before the state machine was made */
+    size_t peak_bytes; /* ... and while it told all nodes of a run, or at the end of a phase */
     char refusal[DPT_PROTO_TEXT_BYTES]; /* the first */
     uint8_t *in, *out;                  /* encoded messages */
     void *decoded;
@@ -72,6 +74,10 @@ DPT_MUST_USE enum dpt_status rdzv_light_say(struct rdzv_crowd *crowd, int i, str
 
 /* Simulated time passes, in which the nodes that are here send heartbeats. */
 void rdzv_light_pass(struct rdzv_crowd *crowd, double us);
+/* The heap that this process uses. 0: its allocator does not tell (a sanitizer's). */
+size_t rdzv_light_heap_bytes(void);
+/* Notes the heap that the state machine has now. */
+void rdzv_light_note_heap(struct rdzv_crowd *crowd);
 /* The least time that it takes to read the CPU time of this thread. */
 double rdzv_light_reading_us(void);
 

@@ -128,7 +128,9 @@ static struct rdzv_figures ten_measured(void)
 static struct rdzv_figures ten_in_core(void)
 {
     struct rdzv_figures figures = {
-        .steady = {.seconds = 1, .server_cpu_percent = 1, .counts = {.sent = 500}}};
+        .steady = {.seconds = 1, .server_cpu_percent = 1, .counts = {.sent = 500}},
+        .peak_bytes = 500000,
+        .resident_bytes = 400000};
     for (int i = 0; i < RDZV_PHASES; i++)
         figures.phases[i] = (struct rdzv_phase){
             .nodes = 10, .server_cpu_ms = 10, .ms = {.max = 40}, .counts = {.sent = 400}};
@@ -150,18 +152,16 @@ static void unit_costs_are_what_the_core_leaves(void **state)
     assert_near(costs.steady.beat_back_bytes, 100);
     const struct rdzv_pace *formation = &costs.phases[RDZV_PHASE_FORMATION];
     assert_near(formation->socket_us, 49.5); /* (50000 - 10000 - 20 beats of 20) / 800 */
-    /* 4 * 50 + 100 of 4 * (130 - 30 of waiting) + 100: the cold connect had more than a core */
-    assert_near(formation->share, 0.6);
-    assert_near(formation->beat_us, 100);
+    assert_near(formation->beat_us, 20 + 2 * 49.5);
     const struct rdzv_pace *connect = &costs.phases[RDZV_PHASE_CONNECT];
-    assert_near(connect->socket_us, 40);
-    /* (100000 - 2000 - 50 beats of 20 - 160 messages of 40) / 10 */
-    assert_near(connect->handshake_us, 9060);
-    assert_near(formation->handshake_us, 9060);
-    assert_near(connect->share, 0.6);
+    assert_near(connect->socket_us, 49.5);
+    assert_near(connect->beat_us, 119);
+    /* (100000 - 2000 - 50 beats of 20 - 160 messages of 49.5) / 10 */
+    assert_near(connect->handshake_us, 8908);
+    assert_near(formation->handshake_us, 8908);
     assert_near(costs.base_bytes, 1e7);
-    assert_near(costs.peak_bytes, 2e5);
-    assert_near(costs.steady_bytes, 1e5);
+    assert_near(costs.peak_bytes, 1.5e5); /* (12e6 - 10e6 - 5e5 of the state machine) / 10 */
+    assert_near(costs.steady_bytes, 6e4);
 
     core.phases[RDZV_PHASE_LOSS].server_cpu_ms = 60; /* noise: more than was measured */
     core.steady.server_cpu_percent = 6;
@@ -170,15 +170,67 @@ static void unit_costs_are_what_the_core_leaves(void **state)
     assert_near(costs.steady.socket_us, 0);
 }
 
+/* The heartbeats of the check are those that came; their price is the model's. */
+static void check_counts_the_heartbeats_that_came(void **state)
+{
+    (void)state;
+    const struct rdzv_pace pace = {.beat_us = 200, .beat_bytes = 7, .beat_back_bytes = 3};
+    struct rdzv_figures measured = ten_measured(), model = measured;
+    struct rdzv_phase *join = &model.phases[RDZV_PHASE_JOIN];
+    rdzv_add_beats(join, &pace, 50);
+    assert_near(join->server_cpu_ms, 60);
+    assert_int_equal(join->counts.sent, 470);
+    assert_int_equal(join->counts.received, 430);
+    assert_int_equal(join->counts.beats, 70);
+    assert_int_equal(join->counts.sent_bytes, 350);
+    assert_int_equal(join->counts.received_bytes, 150);
+    assert_near(rdzv_cpu_error(&model, &measured, RDZV_PHASE_JOIN), 20);
+    assert_near(rdzv_cpu_error(&model, &measured, RDZV_PHASE_LOSS), 0);
+    model.steady.server_cpu_percent *= 3; /* of three times as many heartbeats */
+    model.steady.counts.sent *= 3;
+    assert_near(rdzv_cpu_error(&model, &measured, RDZV_PHASES), 0);
+    model.steady.server_cpu_percent /= 2;
+    assert_near(rdzv_cpu_error(&model, &measured, RDZV_PHASES), -50);
+}
+
+/* Each phase is that of another run. */
+static void median_is_taken_in_each_phase(void **state)
+{
+    (void)state;
+    struct rdzv_figures runs[3] = {ten_measured(), ten_measured(), ten_measured()};
+    for (int i = 0; i < 3; i++) {
+        runs[i].phases[RDZV_PHASE_CONNECT].server_cpu_ms = 100 + 10 * i;
+        runs[i].phases[RDZV_PHASE_LOSS].server_cpu_ms = i == 0 ? 75 : 50;
+        runs[i].phases[RDZV_PHASE_JOIN].nodes = i;
+        runs[i].steady.server_cpu_percent = 5 - i;
+        runs[i].peak_bytes = 12000000 + i * i;
+    }
+    struct rdzv_figures median = rdzv_median_of(runs, 3);
+    assert_near(median.phases[RDZV_PHASE_CONNECT].server_cpu_ms, 110);
+    assert_near(median.phases[RDZV_PHASE_LOSS].server_cpu_ms, 50);
+    assert_int_equal(median.phases[RDZV_PHASE_JOIN].nodes, 0); /* of equal ones the first */
+    assert_near(median.steady.server_cpu_percent, 4);
+    assert_int_equal(median.peak_bytes, 12000001);
+    assert_near(rdzv_spread_percent(runs, 3, RDZV_PHASE_CONNECT), 100 * 20.0 / 110);
+    assert_near(rdzv_spread_percent(runs, 3, RDZV_PHASE_LOSS), 50);
+    assert_near(rdzv_spread_percent(runs, 3, RDZV_PHASE_FORMATION), 0);
+    assert_near(rdzv_spread_percent(runs, 3, RDZV_PHASES), 50);
+    median = rdzv_median_of(runs, 2); /* the lower one */
+    assert_near(median.phases[RDZV_PHASE_CONNECT].server_cpu_ms, 100);
+    median = rdzv_median_of(&runs[2], 1);
+    assert_near(median.phases[RDZV_PHASE_CONNECT].server_cpu_ms, 120);
+    assert_near(rdzv_spread_percent(runs, 1, RDZV_PHASE_CONNECT), 0);
+}
+
 static void heartbeats_slow_a_phase_down(void **state)
 {
     (void)state;
-    struct rdzv_pace pace = {.beat_us = 100, .beats_a_second = 1000, .share = 1};
+    struct rdzv_pace pace = {.beat_us = 100, .beats_a_second = 1000};
     assert_near(rdzv_beat_cores(&pace), 0.1);
     assert_near(rdzv_elapsed_us(&pace, 900, 1), 1000);
     assert_near(rdzv_elapsed_us(&pace, 900, 0), 900);
-    pace.share = 0.5;
-    assert_near(rdzv_elapsed_us(&pace, 900, 0.5), 2000); /* 900 / (0.5 - 0.05) */
+    pace.beats_a_second = 5000;
+    assert_near(rdzv_elapsed_us(&pace, 900, 0.5), 1200); /* 900 / (1 - 0.25) */
     pace.beats_a_second = 20000;
     assert_near(rdzv_beat_cores(&pace), 2);
     assert_near(rdzv_beats_a_second(5000, 100), 1000);        /* T / 50 */
@@ -238,7 +290,7 @@ static void light_nodes_go_through_all_phases(void **state)
     enum { NODES = 40, RACK = 4, HELLOS = 2, REPORTS = 3 };
     const struct rdzv_setup setup = {.nodes = NODES, .ranks = 2, .rack = RACK, .timeout_ms = 5000};
     const struct rdzv_habits habits = {.hellos = HELLOS, .reports = REPORTS};
-    const struct rdzv_pace pace = {.socket_us = 1000, .handshake_us = 5000, .share = 1};
+    const struct rdzv_pace pace = {.socket_us = 1000, .handshake_us = 5000};
     struct rdzv_crowd *crowd = NULL;
     struct dpt_err err;
     double beat_us = 0;
@@ -263,6 +315,12 @@ static void light_nodes_go_through_all_phases(void **state)
 
     assert_int_equal(rdzv_crowd_beat(crowd, &beat_us, &err), DPT_OK);
     assert_true(beat_us > 0 && beat_us < 1e5);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they hide the heap */
+    int64_t now_bytes = 0, peak_bytes = 0;
+    rdzv_crowd_memory(crowd, &now_bytes, &peak_bytes);
+    assert_true(now_bytes > NODES * 2000 && now_bytes < 100 * NODES * 2000);
+    assert_true(peak_bytes >= now_bytes);
+#endif
 
     phase = crowd_goes(
         crowd, (struct rdzv_command){.kind = RDZV_LOSE, .first = NODES - 1, .count = 1}, &pace);
@@ -272,7 +330,7 @@ static void light_nodes_go_through_all_phases(void **state)
 
     /* 100 heartbeats in a second, which take a tenth of the server. */
     const struct rdzv_pace busy = {
-        .socket_us = 1000, .beat_us = 1000, .beats_a_second = 100, .beat_bytes = 10, .share = 1};
+        .socket_us = 1000, .beat_us = 1000, .beats_a_second = 100, .beat_bytes = 10};
     phase = crowd_goes(
         crowd, (struct rdzv_command){.kind = RDZV_JOIN, .first = NODES - 1, .count = 1}, &busy);
     assert_int_equal(phase.nodes, NODES);
@@ -309,7 +367,7 @@ static void light_nodes_of_two_runs(void **state)
     enum { NODES = 2049, RANKS = 64, FIRST = NODES / 2 };
     const struct rdzv_setup setup = {.nodes = NODES, .ranks = RANKS, .rack = 1, .timeout_ms = 5000};
     const struct rdzv_habits habits = {.hellos = 1, .reports = 1};
-    const struct rdzv_pace pace = {.share = 1};
+    const struct rdzv_pace pace = {0};
     struct rdzv_crowd *crowd = NULL;
     struct dpt_err err;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -339,6 +397,8 @@ int main(void)
         cmocka_unit_test(quantiles_are_values_that_came),
         cmocka_unit_test(rank_goes_through_a_generation),
         cmocka_unit_test(unit_costs_are_what_the_core_leaves),
+        cmocka_unit_test(check_counts_the_heartbeats_that_came),
+        cmocka_unit_test(median_is_taken_in_each_phase),
         cmocka_unit_test(heartbeats_slow_a_phase_down),
         cmocka_unit_test(answers_wait_for_those_before),
         cmocka_unit_test(many_nodes_make_several_runs),

@@ -23,6 +23,7 @@ from processes import proc_children, proc_read, proc_state  # noqa: E402
 PROGRAM = os.environ["DPT_BENCH"]
 NODES, RANKS, RACK = 7, 2, 3
 SMALL = ["--nodes", NODES, "--ranks-per-node", RANKS, "--rack", RACK, "--clients", 2, "--seconds", 1]
+MODEL = ["--nodes", 8, "--ranks-per-node", RANKS, "--seconds", 1, "--repeats", 1]
 
 
 def argv(*args):
@@ -85,7 +86,7 @@ def test_with_and_without_keys(report, tmp_path):
 def test_model_of_more_nodes_than_run(tmp_path):
     """Two runs are measured, the larger one is computed from the smaller, and then more nodes than were measured."""
     path, nodes = tmp_path / "model.json", 60
-    args = argv("--model", nodes, "--nodes", 8, "--ranks-per-node", RANKS, "--seconds", 1, "--json", path)
+    args = argv("--model", nodes, *MODEL, "--model-error", 1000000, "--json", path)
     done = subprocess.run(args, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(path.read_text())
@@ -102,15 +103,26 @@ def test_model_of_more_nodes_than_run(tmp_path):
         assert 0 < phase["ms"]["p50"] <= phase["ms"]["max"], phase
     assert model["steady"]["messages"]["to_server"] == nodes * 10  # each 100 ms
     assert model["server_peak_bytes"] >= figures["measured"][1]["server_peak_bytes"]
-    assert set(figures["errors_percent"]) == set(worlds)
-    # Heartbeats come for as long as a phase takes, which other work on the machine decides.
+    assert set(figures["errors_percent"]) == set(figures["spread_percent"]) == {*worlds, "heartbeat"}
     for computed, measured in zip(figures["checked"]["phases"], figures["measured"][1]["phases"]):
+        assert computed["messages"]["heartbeats"] == measured["messages"]["heartbeats"]
         news = [p["messages"]["to_server"] - p["messages"]["heartbeats"] for p in (computed, measured)]
         assert news[1] / 3 <= news[0] <= 3 * news[1], (computed, measured)
-    for title in ("# CHECK OF THE MODEL: 8 nodes, computed from the costs of the run of 2 nodes", "# ITS ERRORS:",
-                  "# UNIT COSTS of the run of 8 nodes",
+    for title in ("# CHECK OF THE MODEL: 8 nodes, computed from the costs of the runs of 2 nodes", "# ITS ERRORS:",
+                  "# SPREAD of the measured CPU time", "# UNIT COSTS of the runs of 8 nodes",
                   f"# MODEL, not measured: {nodes} nodes of {RANKS} ranks with keys"):
         assert title in done.stdout
+
+
+def test_model_that_fails_its_check(tmp_path):
+    """No computed time is within 1 % of every measured one: 2 nodes are too few to say what 8 cost."""
+    path = tmp_path / "model.json"
+    args = argv("--model", 60, *MODEL, "--model-error", 1, "--json", path)
+    done = subprocess.run(args, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"the model of 60 nodes is not computed: in its check with 8 nodes the CPU time of '[a-z ]+' is "
+                     r"\d+ % too (high|low), and 1 % is the most \(--model-error\)", done.stderr), done.stderr
+    assert "# ITS ERRORS:" in done.stdout and "# MODEL" not in done.stdout and not path.exists()
 
 
 @pytest.mark.parametrize("args, says", [
@@ -120,6 +132,8 @@ def test_model_of_more_nodes_than_run(tmp_path):
     (["--nodes", 6, "--rack", 4], "--rack: 4 of 6 nodes are more than half of them"),
     (["--clients", 0], "--clients: expected an integer from 1 to "),
     (["--model", 1], "--model: expected an integer from 2 to "),
+    (["--repeats", 10], "--repeats: expected an integer from 1 to 9"),
+    (["--model-error", 0], "--model-error: expected an integer from 1 to "),
     (["--seconds", 0], "--seconds: expected an integer from 1 to "),
     (["--timeout-s", 0], "--timeout-s: expected a number from 0.1 to 600"),
     (["--node", 3], "--node"),
