@@ -6,6 +6,7 @@
 #include "tests/rendezvous/core/kept_view.h"
 #include "tests/rendezvous/scale/meter.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,7 @@ struct crowd {
     size_t out_bytes;
     void *decoded; /* memory for a decoded message, as the server's */
     uint64_t random;
+    size_t machine_bytes; /* heap of the machine before its first restart */
 };
 
 static void *take_memory(size_t n, size_t bytes)
@@ -114,6 +116,17 @@ void crowd_destroy(struct crowd **crowd)
 struct crowd_cost crowd_take_cost(struct crowd *crowd)
 {
     return meter_take(&crowd->meter);
+}
+
+size_t crowd_machine_bytes(const struct crowd *crowd)
+{
+    return crowd->machine_bytes;
+}
+
+static size_t heap_bytes(void)
+{
+    const struct mallinfo2 heap = mallinfo2();
+    return heap.uordblks + heap.hblkhd;
 }
 
 /* ---- messages ---- */
@@ -386,7 +399,10 @@ void crowd_beat(struct crowd *crowd)
 void crowd_restart(struct crowd *crowd)
 {
     struct dpt_err err;
+    const size_t bytes = heap_bytes();
     dpt_rdzv_destroy(&crowd->core);
+    if (crowd->machine_bytes == 0)
+        crowd->machine_bytes = bytes - heap_bytes();
     start_server(crowd, ++crowd->epoch, false);
     const int64_t start_ns = dpt_now_ns();
     for (size_t i = 0; i < kept_records_count(crowd->journal); i++)

@@ -31,6 +31,9 @@ void crowd_form(struct crowd *crowd);
 void crowd_beat(struct crowd *crowd);
 /* The server is killed and started again with its journal. The nodes come back while they run. */
 void crowd_restart(struct crowd *crowd);
+/* Heap of the state machine when it was first restarted; 0: not yet, or the allocator does not tell
+ * (a sanitizer's). */
+size_t crowd_machine_bytes(const struct crowd *crowd);
 /* `lost` nodes beside one another die at once: their connections break, and each neighbour names
  * one of their ranks. The others obey until all run again. */
 void crowd_lose(struct crowd *crowd, uint64_t lost);
