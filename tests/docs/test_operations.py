@@ -47,9 +47,16 @@ def test_a_wrong_message_is_found():
 
 def test_options_exist():
     helps = "".join(subprocess.run([BIN / name, "--help"], capture_output=True, text=True, timeout=TIMEOUT_S).stdout
-                    for name in ("dpt-rdzv", "dpt-worker", "dpt-doctor"))
+                    for name in ("dpt-rdzv", "dpt-worker", "dpt-doctor", "dpt-ctl"))
     known = set(re.findall(r"--[a-z][a-z-]+", helps)) | OTHERS
     assert sorted(set(re.findall(r"--[a-z][a-z-]+", PAGE)) - known) == []
+
+
+def test_commands_of_dpt_ctl_exist():
+    usage = subprocess.run([BIN / "dpt-ctl", "--help"], capture_output=True, text=True, timeout=TIMEOUT_S).stdout
+    known = set(re.findall(r"^  ([a-z]+)\b", usage, re.M))
+    named = set(re.findall(r"`?dpt-ctl ([a-z]+)", PAGE))
+    assert {"save", "stop", "nodes"} <= named and sorted(named - known) == []
 
 
 def test_keys_exist():
