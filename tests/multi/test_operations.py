@@ -88,7 +88,7 @@ def test_examples_run(make_cluster, tmp_path, slow):
             with closing(sqlite3.connect(state_dir / "journal.sqlite")) as database:
                 database.execute(shorter)
                 database.commit()
-        for option in ([], ["--json"]):
+        for option, rack in ([], "rack-a"), (["--json"], "rack-b"):  # the text has the racks of the newest plan
             done = subprocess.run([program("dpt-rdzv"), "history", "--state-dir", state_dir, *option],
                                   capture_output=True, text=True, timeout=60)
-            assert done.returncode == 0 and "tiny" in done.stdout and "rack-b" in done.stdout, done
+            assert done.returncode == 0 and "tiny" in done.stdout and rack in done.stdout, done
