@@ -108,8 +108,6 @@ void operator_event(struct sim *sim, int number)
         return;
     say_again(sim, AGAIN_MS, number);
     note_target(sim, command);
-    if (command->step < 0)
-        command->stops_before = sim->operator.own_stops;
     control.verb = command->verb;
     control.run = (char *)sim->run;
     if (names_node(command->verb))
@@ -150,17 +148,11 @@ static void follow_refused_stop(struct sim *sim, int number)
            0, command->length_ms);
 }
 
-/* True: a run of the name was stopped since the command was given. The machines may have begun the
- * next one. */
-static bool has_stopped(const struct sim *sim, const struct sim_command *command)
-{
-    return sim->operator.own_stops> command->stops_before;
-}
-
-static void check_stop_done(struct sim *sim, const struct sim_command *command)
+/* If a run of the name has been stopped, the machines may have begun the next one. */
+static void check_stop_done(struct sim *sim)
 {
     struct dpt_rdzv_run_view view;
-    if (server_view(sim, &view) && view.phase != DPT_RDZV_DONE && !has_stopped(sim, command))
+    if (server_view(sim, &view) && view.phase != DPT_RDZV_DONE && sim->operator.own_stops == 0)
         sim_fail(sim, "a stop is done, but the run is %s", dpt_rdzv_phase_name(view.phase));
 }
 
@@ -169,8 +161,9 @@ static void check_stop_refused(struct sim *sim, const struct sim_command *comman
 {
     struct dpt_rdzv_run_view view;
     const bool knows = sim->has_journal || !sim->host->server_hurt;
-    if (knows && has_stopped(sim, command) && server_view(sim, &view) && !sim->done_seen &&
-        !view.held && view.phase != DPT_RDZV_DONE)
+    const bool has_stopped = sim->operator.own_stops != command->stops_answered;
+    if (knows && has_stopped && server_view(sim, &view) && !sim->done_seen && !view.held &&
+        view.phase != DPT_RDZV_DONE)
         sim_fail(sim, "a stop was carried out, but its operator is told that it was not");
 }
 
@@ -192,9 +185,11 @@ void operator_answered(struct sim *sim, uint64_t conn, const Dpt__ControlReply *
     struct sim_command *command = &sim->operator.commands[number];
     if (command->done)
         return;
-    if (command->step < 0)
+    if (command->step < 0) {
+        command->stops_answered = sim->operator.own_stops;
         sim_say(sim, "operator: %s",
                 reply->text[0] != '\0' ? reply->text : "the command is answered");
+    }
     command->step = reply->step;
     command->number = reply->number;
     if (reply->outcome == DPT__CONTROL_OUTCOME__CONTROL_GOES_ON && !gives_up(sim, command))
@@ -207,7 +202,7 @@ void operator_answered(struct sim *sim, uint64_t conn, const Dpt__ControlReply *
     if (command->verb != DPT__CONTROL_VERB__CONTROL_STOP)
         return;
     if (reply->outcome == DPT__CONTROL_OUTCOME__CONTROL_DONE) {
-        check_stop_done(sim, command);
+        check_stop_done(sim);
     } else {
         check_stop_refused(sim, command);
         follow_refused_stop(sim, (int)number);

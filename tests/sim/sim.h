@@ -287,7 +287,7 @@ struct sim_command {
     int64_t length_ms; /* PAUSE, EVICT: from its end to RESUME or ALLOW */
     int64_t step;      /* of the last reply; -1: none came */
     uint64_t number;
-    uint64_t stops_before; /* runs that had ended by a stop when the command was given */
+    uint64_t stops_answered; /* own_stops when the command was first answered */
     bool done;
 };
 

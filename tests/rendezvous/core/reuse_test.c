@@ -153,11 +153,11 @@ static void test_a_node_that_left_the_run_before(void **state)
     fake_say(&b, &stage);
     fakes_settle(&stage, two, 2);
     assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
-    const uint64_t generation = b.generation;
+    const uint64_t generation = b.plan->generation;
     c.spec.config_digest = "another";
     fake_say(&c, &stage);
     assert_int_equal(stage.records[DPT_RDZV_RECORD_FORGET], 1);
-    b.ranks[0].ran_generation = b.plan->generation; /* it would be refused for its config */
+    b.ranks[0].ran_generation = generation; /* it would be refused for its config */
     say_as_before(generation);
     assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
     assert_false(b.last_holder);
