@@ -6,7 +6,6 @@
 #include "tests/rendezvous/core/kept_view.h"
 #include "tests/rendezvous/scale/meter.h"
 
-#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,12 +120,6 @@ struct crowd_cost crowd_take_cost(struct crowd *crowd)
 size_t crowd_machine_bytes(const struct crowd *crowd)
 {
     return crowd->machine_bytes;
-}
-
-static size_t heap_bytes(void)
-{
-    const struct mallinfo2 heap = mallinfo2();
-    return heap.uordblks + heap.hblkhd;
 }
 
 /* ---- messages ---- */
@@ -399,10 +392,10 @@ void crowd_beat(struct crowd *crowd)
 void crowd_restart(struct crowd *crowd)
 {
     struct dpt_err err;
-    const size_t bytes = heap_bytes();
+    const size_t bytes = meter_heap_bytes();
     dpt_rdzv_destroy(&crowd->core);
     if (crowd->machine_bytes == 0)
-        crowd->machine_bytes = bytes - heap_bytes();
+        crowd->machine_bytes = bytes - meter_heap_bytes();
     start_server(crowd, ++crowd->epoch, false);
     const int64_t start_ns = dpt_now_ns();
     for (size_t i = 0; i < kept_records_count(crowd->journal); i++)

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 
+#include <malloc.h>
 #include <time.h>
 
 static int64_t cpu_ns(void)
@@ -27,4 +28,10 @@ struct crowd_cost meter_take(struct meter *meter)
     cost.encode_ns = (int64_t)((double)cost.encode_ns * busy);
     meter_begin(meter);
     return cost;
+}
+
+size_t meter_heap_bytes(void)
+{
+    const struct mallinfo2 heap = mallinfo2();
+    return heap.uordblks + heap.hblkhd;
 }

@@ -17,4 +17,7 @@ void meter_begin(struct meter *meter);
  * share of the CPU time of this one. */
 struct crowd_cost meter_take(struct meter *meter);
 
+/* Heap that this process uses; 0: its allocator does not tell. */
+size_t meter_heap_bytes(void);
+
 #endif
