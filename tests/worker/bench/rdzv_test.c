@@ -236,8 +236,8 @@ static void heartbeats_slow_a_phase_down(void **state)
     assert_near(rdzv_beats_a_second(5000, 100), 1000);        /* T / 50 */
     assert_near(rdzv_beats_a_second(5000, 250), 2500);        /* 125 ms: at the next heartbeat */
     assert_near(rdzv_beats_a_second(5000, 2000), 2000 / 0.9); /* 1 s: nine heartbeats later */
-    assert_near(rdzv_beats_a_second(5000, 90000),
-                90000 / 1.1); /* 1.125 s, a quarter of the lease */
+    /* 1.125 s, a quarter of the lease: */
+    assert_near(rdzv_beats_a_second(5000, 90000), 90000 / 1.1);
     assert_near(rdzv_beats_a_second(60000, 333), 333.0 / 0.2); /* at most 0.2 s */
 }
 
