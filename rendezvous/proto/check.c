@@ -21,6 +21,10 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
         const char *name;
         size_t max;
     } table[] = {
+        {"ranks", DPT_MESH_MAX}, /* the first are in every heartbeat */
+        {"secret", DPT_PROTO_SECRET_BYTES},
+        {"shards", DPT_PROTO_SHARDS_MAX},
+        {"steps", DPT_PROTO_STEPS_MAX},
         {"run", DPT_PROTO_NAME_BYTES},
         {"only_run", DPT_PROTO_NAME_BYTES},
         {"node", DPT_PROTO_NAME_BYTES},
@@ -38,10 +42,6 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
         {"config_yaml", DPT_PROTO_YAML_BYTES_MAX},
         {"outcome", DPT_PROTO_OUTCOME_BYTES_MAX},
         {"nonce", DPT_PROTO_NONCE_BYTES},
-        {"secret", DPT_PROTO_SECRET_BYTES},
-        {"ranks", DPT_MESH_MAX},
-        {"shards", DPT_PROTO_SHARDS_MAX},
-        {"steps", DPT_PROTO_STEPS_MAX},
         {"host_name", DPT_PROTO_NAME_BYTES},
         {"rack", DPT_PROTO_NAME_BYTES},
         {"runs", DPT_PROTO_RUNS_MAX},
@@ -53,12 +53,17 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
     return DPT_PROTO_DIGEST_BYTES;
 }
 
-static bool has_no_control_characters(const char *text, bool lines_allowed)
+static bool may_have_lines(const ProtobufCFieldDescriptor *field)
+{
+    return strcmp(field->name, "config_yaml") == 0 || strcmp(field->name, "stacks") == 0;
+}
+
+static bool has_control_characters(const ProtobufCFieldDescriptor *field, const char *text)
 {
     for (const char *c = text; *c != '\0'; c++)
-        if (((unsigned char)*c < 0x20 && !(lines_allowed && *c == '\n')) || *c == 0x7f)
-            return false;
-    return true;
+        if (((unsigned char)*c < 0x20 || *c == 0x7f) && !(*c == '\n' && may_have_lines(field)))
+            return true;
+    return false;
 }
 
 static enum dpt_status check_form(const ProtobufCMessage *message, struct dpt_err *err);
@@ -77,13 +82,12 @@ static enum dpt_status check_value(const ProtobufCFieldDescriptor *field, const 
         const char *text = *(const char *const *)value;
         if (text[0] == '\0')
             return DPT_OK;
-        size_t limit = limit_of(field);
-        if (strlen(text) >= limit)
+        const size_t length = strlen(text);
+        /* No text has a lower limit than a name: few need a look at the table. */
+        if (length >= DPT_PROTO_NAME_BYTES && length >= limit_of(field))
             return dpt_fail(err, DPT_EPROTO, "field '%s': %zu characters, at most %zu", field->name,
-                            strlen(text), limit - 1);
-        const bool lines =
-            strcmp(field->name, "config_yaml") == 0 || strcmp(field->name, "stacks") == 0;
-        if (!has_no_control_characters(text, lines))
+                            length, limit_of(field) - 1);
+        if (has_control_characters(field, text))
             return dpt_fail(err, DPT_EPROTO, "field '%s' holds control characters", field->name);
         return DPT_OK;
     }
@@ -124,7 +128,7 @@ static enum dpt_status check_form(const ProtobufCMessage *message, struct dpt_er
         size_t n =
             *(const size_t *)(const void *)((const char *)message + field->quantifier_offset);
         ProtobufCMessage *const *list = *(ProtobufCMessage *const *const *)(const void *)at;
-        if (n > limit_of(field))
+        if (n > 0 && n > limit_of(field))
             return dpt_fail(err, DPT_EPROTO, "field '%s': %zu elements, at most %zu", field->name,
                             n, limit_of(field));
         for (size_t k = 0; k < n; k++)

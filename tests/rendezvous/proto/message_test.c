@@ -333,6 +333,7 @@ static void test_agent_fields(void **state)
                (char *)text_of(DPT_PROTO_YAML_BYTES_MAX));
     SPOIL(AGENT, "ranks", f.agent.n_ranks = DPT_PROTO_RANKS_MAX + 1);
     SPOIL(AGENT, "ranks", f.ranks[1].local_rank = 0);
+    SPOIL(AGENT, "user", f.spec.user = (char *)text_of(DPT_PROTO_NAME_BYTES));
     SPOIL(AGENT, "software", f.agent.software = (char *)text_of(DPT_PROTO_NAME_BYTES));
     SPOIL(AGENT, "host", f.agent.host = (char *)text_of(DPT_PROTO_DIGEST_BYTES));
     SPOIL_EACH(AGENT, "first_error", f.agent.first_error, (char *)text_of(DPT_PROTO_TEXT_BYTES),
@@ -403,7 +404,10 @@ static void test_rank_fields(void **state)
     SPOIL_EACH(FROM_RANK, "val_step", f.from_rank.val_step, -1, INT64_MAX);
     SPOIL(FROM_RANK, "val_samples", f.from_rank.val_samples = -1);
     SPOIL_EACH(FROM_RANK, "val_right", f.from_rank.val_right, 1, -1);
+    SPOIL(AGENT, "shm_addr", f.ranks[0].shm_addr = (char *)text_of(DPT_PROTO_ADDR_BYTES));
     SPOIL(AGENT, "tcp_addr", f.ranks[0].tcp_addr = (char *)text_of(DPT_PROTO_ADDR_BYTES));
+    SPOIL_EACH(AGENT, "stacks", f.ranks[0].stacks, "a\n\tb",
+               (char *)text_of(DPT_PROTO_STACKS_BYTES));
     SPOIL(FROM_RANK, "state", f.from_rank.state = NULL);
     SPOIL(FROM_RANK, "exit_code", f.from_rank.exit_code = 256);
     SPOIL(FROM_RANK, "spawn", f.ranks[0].spawn = 0);
