@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- outputs ---- */
 
@@ -35,7 +36,9 @@ void dpt_agent_tell_ranks(struct dpt_agent *agent)
 
 void dpt_agent_copy_text(char *to, size_t to_bytes, const char *from)
 {
-    (void)snprintf(to, to_bytes, "%s", from);
+    const size_t bytes = strnlen(from, to_bytes - 1);
+    memcpy(to, from, bytes);
+    to[bytes] = '\0';
 }
 
 void *dpt_agent_copy_message(struct dpt_agent *agent, const ProtobufCMessage *from)
