@@ -20,7 +20,7 @@ struct agent_watch {
     const char *run, *node;
     bool decodes, stepped, ended, configured;
     int64_t now_ms, deadline_ms;
-    struct dpt_agent_view view; /* after the last step */
+    struct dpt_agent_view view; /* after the newest step */
     struct watched_proc procs[DPT_PROTO_RANKS_MAX];
     uint64_t counter, generation;          /* last sent to the server */
     uint64_t server_counter, counter_seen; /* newest taken from the server in this incarnation */
@@ -383,4 +383,9 @@ const char *agent_watch_step(struct agent_watch *watch, const struct dpt_agent *
         check_to_server(watch, out->to_server);
     watch->stepped = true;
     return watch->broken[0] != '\0' ? watch->broken : NULL;
+}
+
+const struct dpt_agent_view *agent_watch_view(const struct agent_watch *watch)
+{
+    return &watch->view;
 }

@@ -29,5 +29,7 @@ void agent_watch_destroy(struct agent_watch **watch);
 const char *agent_watch_step(struct agent_watch *watch, const struct dpt_agent *agent,
                              const struct dpt_agent_event *event,
                              const struct dpt_agent_output *out);
+/* The agent's view after the newest step; its pointers are valid until the next one. */
+const struct dpt_agent_view *agent_watch_view(const struct agent_watch *watch);
 
 #endif

@@ -158,9 +158,7 @@ void machine_start(struct sim *sim, int machine)
 static void end_machine(struct sim *sim, int machine)
 {
     struct machine *m = &sim->machines[machine];
-    struct dpt_agent_view view;
-    dpt_agent_view(m->agent, &view);
-    m->incarnation = view.incarnation;
+    m->incarnation = agent_watch_view(m->watch)->incarnation;
     dpt_agent_destroy(&m->agent);
     agent_watch_destroy(&m->watch);
     for (int i = 0; i < LOCALS_MAX; i++)
@@ -183,8 +181,7 @@ void machine_kill(struct sim *sim, int machine)
 static void on_exit_action(struct sim *sim, int machine, const struct dpt_agent_action *action)
 {
     struct machine *m = &sim->machines[machine];
-    struct dpt_agent_view view;
-    dpt_agent_view(m->agent, &view);
+    const struct dpt_agent_view view = *agent_watch_view(m->watch);
     m->ended = true;
     m->exit_code = action->exit_code;
     (void)snprintf(m->exit_text, sizeof m->exit_text, "%.500s", action->text);
@@ -224,21 +221,14 @@ static void send_to_rank(struct sim *sim, int machine, const struct dpt_agent_se
                           .life = sim->machines[machine].life,
                           .local = send->local_rank,
                           .spawn = send->spawn};
-    size_t bytes = dpt_message_bytes(&send->message->base);
-    event.data = malloc(bytes + 1);
-    DPT_ASSERT(event.data != NULL);
-    struct dpt_err err;
-    if (dpt_message_encode(&send->message->base, event.data, bytes, &event.bytes, &err) != DPT_OK)
-        sim_fail(sim, "encode: %s", err.text);
+    sim_pack(sim, &send->message->base, &event);
     sim_push(sim, event);
 }
 
 /* What the ranks hold when the agent begins to end. */
 static void note_held(struct machine *m)
 {
-    struct dpt_agent_view view;
-    dpt_agent_view(m->agent, &view);
-    if (!view.ending || m->ending)
+    if (!agent_watch_view(m->watch)->ending || m->ending)
         return;
     m->ending = true;
     for (int i = 0; i < LOCALS_MAX; i++)
@@ -345,16 +335,15 @@ static void note_word(struct sim *sim, struct machine *m, const Dpt__ServerState
 static void on_server_message(struct sim *sim, const struct event *event)
 {
     struct machine *m = &sim->machines[event->machine];
-    struct dpt_agent_view view;
-    dpt_agent_view(m->agent, &view);
+    const struct dpt_agent_view *view = agent_watch_view(m->watch);
     Dpt__ServerState *message = NULL;
     struct dpt_err err;
     if (dpt_message_decode_server_state(event->data, event->bytes, &message, &err) != DPT_OK) {
         sim_fail(sim, "server to agent: %s", err.text);
         return;
     }
-    if (message->stamp->incarnation == view.incarnation)
-        note_word(sim, m, message, !view.ending);
+    if (message->stamp->incarnation == view->incarnation)
+        note_word(sim, m, message, !view->ending);
     agent_step(sim, event->machine,
                (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
                                         .server_message = message});
@@ -415,14 +404,9 @@ void machine_event(struct sim *sim, const struct event *event)
         return;
     }
     if (m->stopped) {
-        struct event kept = *event;
         if (event->kind == EV_AGENT_TICK)
             return;
-        if (event->data != NULL) {
-            kept.data = malloc(event->bytes + 1);
-            DPT_ASSERT(kept.data != NULL);
-            memcpy(kept.data, event->data, event->bytes);
-        }
+        const struct event kept = event_copy(event);
         defer(&m->deferred, &m->n_deferred, &m->deferred_max, &kept);
         return;
     }

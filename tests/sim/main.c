@@ -11,6 +11,7 @@
 #include "tests/every.h"
 #include "tests/sim/faults.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -215,6 +216,9 @@ int main(int argc, char **argv)
             return 2;
         }
     }
+    /* Agents are large, and most of their memory is never used: as mappings of their own they need
+     * not be set to 0. */
+    (void)mallopt(M_MMAP_THRESHOLD, 128 << 10);
     struct had had = {0};
     struct sim *totals = calloc(1, sizeof *totals);
     DPT_ASSERT(totals != NULL);

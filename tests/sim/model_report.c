@@ -97,11 +97,6 @@ void model_report(struct sim *sim, struct proc *proc)
                           .life = proc->life,
                           .local = proc->local,
                           .spawn = proc->spawn};
-    size_t bytes = dpt_message_bytes(&message.base);
-    event.data = malloc(bytes + 1);
-    DPT_ASSERT(event.data != NULL);
-    struct dpt_err err;
-    if (dpt_message_encode(&message.base, event.data, bytes, &event.bytes, &err) != DPT_OK)
-        sim_fail(sim, "encode: %s", err.text);
+    sim_pack(sim, &message.base, &event);
     sim_push(sim, event);
 }

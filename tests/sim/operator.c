@@ -80,7 +80,6 @@ static void send_command(struct sim *sim, int number, const Dpt__Control *contro
     char node[] = "dpt-ctl";
     Dpt__Stamp stamp = DPT__STAMP__INIT;
     Dpt__AgentState state = DPT__AGENT_STATE__INIT;
-    struct dpt_err err;
     stamp.run = (char *)sim->run;
     stamp.node = node;
     stamp.incarnation = 1;
@@ -92,11 +91,7 @@ static void send_command(struct sim *sim, int number, const Dpt__Control *contro
                           .kind = EV_SERVER_MESSAGE,
                           .machine = -1,
                           .conn = (uint64_t)(FIRST_CONN + number)};
-    const size_t bytes = dpt_message_bytes(&state.base);
-    event.data = malloc(bytes + 1);
-    DPT_ASSERT(event.data != NULL);
-    if (dpt_message_encode(&state.base, event.data, bytes, &event.bytes, &err) != DPT_OK)
-        sim_fail(sim, "encode: %s", err.text);
+    sim_pack(sim, &state.base, &event);
     sim_push(sim, event);
 }
 
@@ -227,6 +222,8 @@ void operator_check(struct sim *sim)
 {
     struct operator* operator= & sim->operator;
     struct dpt_rdzv_run_view view;
+    if (sim->profile.n_commands == 0)
+        return;
     const bool held = server_view(sim, &view) && view.held && view.phase == DPT_RDZV_WAITING;
     if (held && operator->held && sees_all(sim) && sim->furthest > operator->held_at)
         sim_fail(sim, "step %lld was made in a pause that began after step %lld",

@@ -2,6 +2,7 @@
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 uint64_t rng_next(struct rng *rng)
 {
@@ -25,6 +26,17 @@ bool rng_chance(struct rng *rng, int permille)
 static bool before(const struct event *a, const struct event *b)
 {
     return a->at_ms != b->at_ms ? a->at_ms < b->at_ms : a->order < b->order;
+}
+
+struct event event_copy(const struct event *event)
+{
+    struct event copy = *event;
+    if (event->data == NULL)
+        return copy;
+    copy.data = malloc(event->bytes + 1);
+    DPT_ASSERT(copy.data != NULL);
+    memcpy(copy.data, event->data, event->bytes);
+    return copy;
 }
 
 void queue_push(struct queue *queue, const struct event *event)

@@ -5,18 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint8_t *pack_sim_message(struct sim *sim, const ProtobufCMessage *message,
-                                 size_t *ret_bytes)
-{
-    size_t bytes = dpt_message_bytes(message);
-    uint8_t *data = malloc(bytes + 1);
-    DPT_ASSERT(data != NULL);
-    struct dpt_err err;
-    if (dpt_message_encode(message, data, bytes, ret_bytes, &err) != DPT_OK)
-        sim_fail(sim, "encode: %s", err.text);
-    return data;
-}
-
 /* The node of a connection, and its run; NULL: of no node any more. */
 static struct machine *by_conn(struct sim *host, uint64_t conn, struct sim **ret_sim)
 {
@@ -65,17 +53,15 @@ static void transmit(struct sim *sim, const struct event *event, bool cut)
     const struct profile *profile = &sim->profile;
     int copies = rng_chance(&sim->rng, profile->loss) || cut ? 0 : 1;
     copies += rng_chance(&sim->rng, profile->duplicate) && !cut;
-    for (int i = 0; i < copies; i++) {
-        struct event copy = *event;
-        copy.data = malloc(event->bytes + 1);
-        DPT_ASSERT(copy.data != NULL);
-        memcpy(copy.data, event->data, event->bytes);
+    if (copies == 0)
+        free(event->data);
+    for (; copies > 0; copies--) { /* the last one has the data itself */
+        struct event copy = copies > 1 ? event_copy(event) : *event;
         copy.at_ms = sim_delay(sim, profile->delay_min_ms, profile->delay_max_ms);
         if (rng_chance(&sim->rng, profile->reorder))
             copy.at_ms += rng_range(&sim->rng, 1, 4000);
         sim_push(sim, copy);
     }
-    free(event->data);
 }
 
 void net_to_server(struct sim *sim, int machine, const Dpt__AgentState *message)
@@ -84,7 +70,7 @@ void net_to_server(struct sim *sim, int machine, const Dpt__AgentState *message)
     if (m->conn == 0)
         return;
     struct event event = {.kind = EV_SERVER_MESSAGE, .machine = -1, .conn = m->conn};
-    event.data = pack_sim_message(sim, &message->base, &event.bytes);
+    sim_pack(sim, &message->base, &event);
     transmit(sim, &event, m->partitioned || m->mute);
 }
 
@@ -96,7 +82,7 @@ static void net_to_agent(struct sim *host, uint64_t conn, const Dpt__ServerState
         return;
     struct event event = {.kind = EV_AGENT_MESSAGE, .machine = (int)(m - sim->machines)};
     event.life = m->life;
-    event.data = pack_sim_message(sim, &message->base, &event.bytes);
+    sim_pack(sim, &message->base, &event);
     transmit(sim, &event, m->partitioned || m->deaf);
 }
 
@@ -380,7 +366,7 @@ void server_meet_stranger(struct sim *sim, int machine)
     state.data_digest = "data";
     state.secret = (ProtobufCBinaryData){sizeof secret, secret};
     struct event event = {.kind = EV_SERVER_MESSAGE, .conn = ++host->next_conn};
-    event.data = pack_sim_message(sim, &state.base, &event.bytes);
+    sim_pack(sim, &state.base, &event);
     view_line(sim, before);
     take_message(host, &event);
     view_line(sim, after);
@@ -445,14 +431,9 @@ static void read_round(struct sim *sim)
 
 static void put_off(struct sim *sim, const struct event *event)
 {
-    struct event kept = *event;
     if (event->kind == EV_SERVER_TICK)
         return;
-    if (event->data != NULL) {
-        kept.data = malloc(event->bytes + 1);
-        DPT_ASSERT(kept.data != NULL);
-        memcpy(kept.data, event->data, event->bytes);
-    }
+    const struct event kept = event_copy(event);
     defer(&sim->server_deferred, &sim->n_server_deferred, &sim->server_deferred_max, &kept);
 }
 

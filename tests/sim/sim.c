@@ -41,6 +41,18 @@ void sim_push(struct sim *sim, struct event event)
     queue_push(&sim->host->queue, &event);
 }
 
+void sim_pack(struct sim *sim, const ProtobufCMessage *message, struct event *event)
+{
+    static uint8_t packed[DPT_MESSAGE_BYTES_MAX];
+    struct dpt_err err;
+    event->bytes = 0;
+    if (dpt_message_encode(message, packed, sizeof packed, &event->bytes, &err) != DPT_OK)
+        sim_fail(sim, "encode: %s", err.text);
+    event->data = malloc(event->bytes + 1);
+    DPT_ASSERT(event->data != NULL);
+    memcpy(event->data, packed, event->bytes);
+}
+
 int64_t sim_delay(struct sim *sim, int64_t low_ms, int64_t high_ms)
 {
     return sim->now_ms + rng_range(&sim->rng, low_ms, high_ms);
@@ -172,12 +184,7 @@ static void dispatch(struct sim *sim, const struct event *event)
     case EV_RANK_CONT:
         proc = proc_find(sim, event);
         if (proc != NULL && proc->stopped && event->kind != EV_RANK_CONT) {
-            struct event kept = *event;
-            if (event->data != NULL) {
-                kept.data = malloc(event->bytes + 1);
-                DPT_ASSERT(kept.data != NULL);
-                memcpy(kept.data, event->data, event->bytes);
-            }
+            const struct event kept = event_copy(event);
             defer(&proc->deferred, &proc->n_deferred, &proc->deferred_max, &kept);
         } else if (proc != NULL && event->kind == EV_RANK_CONT) {
             proc_undefer(sim, proc);

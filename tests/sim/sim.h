@@ -83,6 +83,8 @@ struct queue {
     size_t n, max;
     uint64_t order;
 };
+/* With its own copy of the data. */
+struct event event_copy(const struct event *event);
 void queue_push(struct queue *queue, const struct event *event);
 void queue_pop(struct queue *queue, struct event *ret);
 void queue_fini(struct queue *queue);
@@ -396,6 +398,8 @@ void sim_run(struct sim *sim, int64_t until_ms);
 void sim_say(struct sim *sim, const char *fmt, ...) DPT_PRINTF(2, 3);
 void sim_fail(struct sim *sim, const char *fmt, ...) DPT_PRINTF(2, 3);
 void sim_push(struct sim *sim, struct event event); /* at_ms is absolute */
+/* Encodes a message as the data of an event. */
+void sim_pack(struct sim *sim, const ProtobufCMessage *message, struct event *event);
 int64_t sim_delay(struct sim *sim, int64_t low_ms, int64_t high_ms);
 void defer(struct event **list, size_t *n, size_t *max, const struct event *event);
 

@@ -4,7 +4,6 @@
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/run_state.h"
 
-#include <stdio.h>
 #include <string.h>
 
 const char *dpt_rdzv_phase_name(enum dpt_rdzv_phase phase)
@@ -17,6 +16,13 @@ const char *dpt_rdzv_phase_name(enum dpt_rdzv_phase phase)
 size_t dpt_rdzv_runs(const struct dpt_rdzv *core)
 {
     return core->n_runs;
+}
+
+static void copy_text(char *to, size_t to_bytes, const char *from)
+{
+    const size_t bytes = strnlen(from, to_bytes - 1);
+    memcpy(to, from, bytes);
+    to[bytes] = '\0';
 }
 
 void dpt_rdzv_run_view(const struct dpt_rdzv *core, size_t i, struct dpt_rdzv_run_view *ret)
@@ -39,13 +45,12 @@ void dpt_rdzv_run_view(const struct dpt_rdzv *core, size_t i, struct dpt_rdzv_ru
                       : in_force && run->progress.rebuilding ? DPT_RDZV_REDUNDANCY_REBUILDING
                                                              : DPT_RDZV_REDUNDANCY_NONE,
     };
-    (void)snprintf(ret->run, sizeof ret->run, "%s", run->name);
-    (void)snprintf(ret->plan_digest, sizeof ret->plan_digest, "%s",
-                   in_force ? run->plan.digest : "");
-    (void)snprintf(ret->text, sizeof ret->text, "%s",
-                   dpt_rdzv_has_ended(run) ? run->end_text : run->formation.cause.text);
-    (void)snprintf(ret->cause_kind, sizeof ret->cause_kind, "%s",
-                   dpt_rdzv_cause_name(run->formation.cause.kind));
+    copy_text(ret->run, sizeof ret->run, run->name);
+    copy_text(ret->plan_digest, sizeof ret->plan_digest, in_force ? run->plan.digest : "");
+    copy_text(ret->text, sizeof ret->text,
+              dpt_rdzv_has_ended(run) ? run->end_text : run->formation.cause.text);
+    copy_text(ret->cause_kind, sizeof ret->cause_kind,
+              dpt_rdzv_cause_name(run->formation.cause.kind));
 }
 
 int dpt_rdzv_rank_of(const struct dpt_rdzv *core, const struct dpt_rdzv_process *process)
@@ -53,9 +58,9 @@ int dpt_rdzv_rank_of(const struct dpt_rdzv *core, const struct dpt_rdzv_process 
     const struct run *run = dpt_rdzv_find_run(core, process->run);
     for (uint32_t r = 0; run != NULL && run->plan.in_force && r < run->plan.world_size; r++) {
         const struct place *place = &run->plan.places[r];
-        if (place->node != NULL && strcmp(place->node->id, process->node) == 0 &&
-            place->node->incarnation == process->incarnation &&
-            place->local_rank == process->local_rank && place->spawn == process->spawn)
+        if (place->node != NULL && place->node->incarnation == process->incarnation &&
+            place->local_rank == process->local_rank && place->spawn == process->spawn &&
+            strcmp(place->node->id, process->node) == 0)
             return (int)r;
     }
     return -1;
