@@ -36,10 +36,13 @@ static inline uint8_t dpt_test_every(void)
     return (uint8_t)(SANITIZED_EVERY * dpt_test_asked_every());
 }
 
-/* For tests that run fewer cases only under a sanitizer, and only if asked. */
+/* For tests that run fewer cases only under a sanitizer: at most every second or third one. */
 static inline uint8_t dpt_test_sanitized_every(void)
 {
-    return SANITIZED_EVERY > 1 ? dpt_test_asked_every() : 1;
+    const uint8_t asked = dpt_test_asked_every();
+    if (SANITIZED_EVERY == 1)
+        return 1;
+    return asked > SANITIZED_EVERY ? asked : SANITIZED_EVERY;
 }
 
 #endif

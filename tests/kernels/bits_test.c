@@ -80,7 +80,7 @@ static void test_threads_and_instruction_sets(void **state)
     open_streams(&bench);
     for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
         for (int i = 0; i < op_case_count; i++)
-            if (case_is_taken(&op_cases[i], dtype, dpt_test_asked_every()))
+            if (case_is_taken(&op_cases[i], dtype, dpt_test_every()))
                 check_streams(&bench, &op_cases[i], dtype);
     for (int s = 0; s < bench.n; s++)
         test_stream_close(&bench.streams[s]);

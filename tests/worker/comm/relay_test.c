@@ -1,5 +1,6 @@
 /* Transfers and small all-gathers where ranks relay: ranks as threads on simulated hosts. Deaths
  * are in death_test.c, whole strategies in tests/worker/strategy/sharded_test.c. */
+#include "tests/every.h"
 #include "tests/worker/comm/comm_world.h"
 #include "worker/comm/route.h"
 
@@ -33,7 +34,8 @@ static void every_world(rank_fn fn)
 {
     for (int size = 1; size <= RANKS_MAX; size++)
         for (int how = 0; how < HOSTS_COUNT; how++)
-            run_world(size, how, fn, NULL);
+            if ((size + how) % dpt_test_sanitized_every() == 0)
+                run_world(size, how, fn, NULL);
 }
 
 static uint8_t byte_of(int rank, int round, size_t at)
@@ -218,7 +220,7 @@ static void relay_or_exchange(struct rank *self)
 static void ranks_without_work_relay(void **state)
 {
     (void)state;
-    for (int to = 1; to < RANKS_MAX; to++) {
+    for (int to = 1; to < RANKS_MAX; to += dpt_test_sanitized_every()) {
         struct idle idle = {.to = to};
         run_world(RANKS_MAX, ALONE, relay_or_exchange, &idle);
     }

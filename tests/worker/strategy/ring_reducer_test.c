@@ -1,5 +1,6 @@
 /* The ring all-reduce of training over real communicators, ranks as threads on simulated hosts:
  * every element on every rank equals, bit for bit, the sum in the order of the ring. */
+#include "tests/every.h"
 #include "tests/worker/comm/comm_world.h"
 #include "worker/strategy/reduce/ring_reducer.h"
 #include "worker/strategy/transport/pattern_run.h"
@@ -305,6 +306,8 @@ static void every_world_and_layout(void **state)
     for (int size = 2; size < RANKS_MAX; size++)
         for (int layout = 0; layout < 3; layout++) {
             static struct setting s;
+            if ((size + layout) % dpt_test_sanitized_every() != 0)
+                continue;
             dpt_cores_set_demand(size % 2 == 0); /* waits spin, or not */
             s = (struct setting){.seed = (uint64_t)(size * 10 + layout)};
             cut_buckets(&s, sizes, 5);
@@ -476,6 +479,8 @@ static void every_collective_and_form(void **state)
     for (int size = 2; size <= 4; size++)
         for (int layout = 0; layout < 3; layout++) {
             static struct setting s;
+            if ((size + layout) % dpt_test_sanitized_every() != 0)
+                continue;
             run_rings(&s, size, layout, run_all_collectives);
         }
 }
