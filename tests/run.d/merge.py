@@ -3,7 +3,8 @@
     merge.py OUT NAME:FOLDER:LABELS[:EXCLUDED] …
 
 LABELS and EXCLUDED are regular expressions on labels, as ctest's -L and -LE ("" takes all, excludes none). A test t of
-FOLDER becomes NAME/t with the label NAME added. tests/run calls this; see there.
+FOLDER becomes NAME/t with the label NAME added. Also writes OUT/lanes.json, for ctest's --resource-spec-file, and
+prints the number of tests that it lets run at once. tests/run calls this; see there.
 """
 
 import json
@@ -15,6 +16,9 @@ import sys
 from pathlib import Path
 
 SLOWER = {"asan": 4, "tsan": 6}  # factors of the tests' timeouts, which are for the release build
+# Tests that run at once, for each two cores: those that compute and, beside them, those labelled waits, which mostly
+# wait. Neither takes the other's lanes: no core idles while there are tests that compute.
+LANES = {"computes": 3, "waits": 3}
 NAMES_OF_TESTS = {"DEPENDS"}
 NAMES_OF_FIXTURES = {"FIXTURES_CLEANUP", "FIXTURES_REQUIRED", "FIXTURES_SETUP"}
 
@@ -67,8 +71,7 @@ def lines_of(name, folder, wanted, excluded):
             properties["TIMEOUT"] *= SLOWER[name]
         # ctest starts the test with the highest cost first: short tests run last, and no core waits long.
         properties.setdefault("COST", properties.get("TIMEOUT", 0))
-        # Those labelled waits wait more than they compute; others keep a core busy, or more.
-        properties.setdefault("PROCESSORS", 1 if "waits" in labels else 2)
+        properties["RESOURCE_GROUPS"] = "waits:1" if "waits" in labels else "computes:1"
         for key in NAMES_OF_TESTS | NAMES_OF_FIXTURES:
             if key in properties:
                 properties[key] = [f"{name}/{item}" for item in as_list(properties[key])]
@@ -88,6 +91,11 @@ def main(out, sources):
         sys.exit("merge: no test is left to run")
     Path(out).mkdir(parents=True, exist_ok=True)
     (Path(out) / "CTestTestfile.cmake").write_text("\n".join(lines) + "\n")
+    lanes = {name: max(2, n * len(os.sched_getaffinity(0)) // 2) for name, n in LANES.items()}
+    spec = {"version": {"major": 1, "minor": 0},
+            "local": [{name: [{"id": "0", "slots": n}] for name, n in lanes.items()}]}
+    (Path(out) / "lanes.json").write_text(json.dumps(spec))
+    print(sum(lanes.values()))
 
 
 if __name__ == "__main__":
