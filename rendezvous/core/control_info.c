@@ -5,6 +5,7 @@
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/restart.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- runs ---- */
@@ -119,6 +120,18 @@ static void add_health(struct listing *listing, Dpt__NodeInfo *to, const struct 
         dpt_health_to_message(&kept->health, to->health);
 }
 
+/* The host's part of "HOST:PORT" or "[IPV6]:PORT", without brackets; "": there is none. */
+static char *address_of(struct outbox *out, const char *tcp_addr)
+{
+    char host[DPT_PROTO_ADDR_BYTES];
+    const char *port = strrchr(tcp_addr, ':');
+    const bool brackets = tcp_addr[0] == '[' && port != NULL && port[-1] == ']';
+    const int length = port == NULL ? 0 : (int)(port - tcp_addr);
+    (void)snprintf(host, sizeof host, "%.*s", brackets ? length - 2 : length,
+                   brackets ? tcp_addr + 1 : tcp_addr);
+    return dpt_outbox_text(out, host);
+}
+
 static void add_node(struct listing *listing, const struct node *node)
 {
     const struct run *run = node->run;
@@ -127,6 +140,7 @@ static void add_node(struct listing *listing, const struct node *node)
         return;
     to->host_name = dpt_outbox_text(&listing->core->out, node->host_name);
     to->rack = dpt_outbox_text(&listing->core->out, node->location.rack);
+    to->address = address_of(&listing->core->out, node->n_ranks > 0 ? node->ranks[0].tcp_addr : "");
     to->role = role_of(run, node);
     to->n_ranks = node->n_ranks;
     to->incarnation = node->incarnation;

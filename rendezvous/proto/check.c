@@ -33,6 +33,7 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
         {"cause_kind", DPT_PROTO_NAME_BYTES},
         {"shm_addr", DPT_PROTO_ADDR_BYTES},
         {"tcp_addr", DPT_PROTO_ADDR_BYTES},
+        {"address", DPT_PROTO_ADDR_BYTES},
         {"text", DPT_PROTO_TEXT_BYTES},
         {"fault", DPT_HEALTH_FAULT_BYTES},
         {"stacks", DPT_PROTO_STACKS_BYTES},

@@ -154,10 +154,26 @@ static void nodes_list_has_all(void **state)
     done(order(VERB(NODES), ""));
     assert_int_equal(reply.n_nodes, 2); /* a, and b as denied */
     assert_string_equal(reply_rack, "r1");
+    assert_string_equal(reply_address, "10.0.0.1");
     assert_int_equal(reply.nodes_left, 0);
     done(order(VERB(RUNS), ""));
     assert_int_equal(reply.n_runs, 1);
     assert_int_equal(run_info.step, 9);
+}
+
+/* Without brackets and port; "" before the ranks of the node have told where they listen. */
+static void node_has_the_address_of_its_ranks(void **state)
+{
+    static const char *const cases[][2] = {
+        {"[fd00::7]:4000", "fd00::7"}, {"192.0.2.9:1", "192.0.2.9"}, {"", ""}};
+    (void)state;
+    start_trio_at_9();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        a.ranks[0].tcp_addr = (char *)cases[i][0];
+        fake_say(&a, &stage);
+        done(order(VERB(SHOW), ""));
+        assert_string_equal(reply_address, cases[i][1]);
+    }
 }
 
 static Dpt__ControlOutcome ask_for_dump(uint64_t number)
@@ -250,6 +266,7 @@ int main(void)
         TEST(evicted_node_stays_out_of_the_next_run),
         TEST(allowed_node_has_its_run_named),
         TEST(nodes_list_has_all),
+        TEST(node_has_the_address_of_its_ranks),
         TEST(two_operators_share_a_dump),
         TEST(answers_are_limited),
         TEST(machine_without_the_right_only_looks),

@@ -14,7 +14,7 @@
 
 Dpt__ControlReply reply;
 char reply_text[DPT_PROTO_TEXT_BYTES], reply_run[DPT_PROTO_NAME_BYTES];
-char reply_rack[DPT_PROTO_NAME_BYTES];
+char reply_rack[DPT_PROTO_NAME_BYTES], reply_address[DPT_PROTO_ADDR_BYTES];
 Dpt__RunInfo run_info;
 
 /* The operator's messages come over a connection of their own. The answer goes through its encoding
@@ -33,8 +33,11 @@ static void keep_reply(const Dpt__ServerState *message)
     reply = *decoded->reply;
     (void)snprintf(reply_text, sizeof reply_text, "%s", decoded->reply->text);
     (void)snprintf(reply_run, sizeof reply_run, "%s", decoded->reply->run);
-    if (decoded->reply->n_nodes > 0)
-        (void)snprintf(reply_rack, sizeof reply_rack, "%s", decoded->reply->nodes[0]->rack);
+    if (decoded->reply->n_nodes > 0) {
+        const Dpt__NodeInfo *first = decoded->reply->nodes[0];
+        (void)snprintf(reply_rack, sizeof reply_rack, "%s", first->rack);
+        (void)snprintf(reply_address, sizeof reply_address, "%s", first->address);
+    }
     if (decoded->reply->n_runs > 0)
         run_info = *decoded->reply->runs[0];
     dpt_message_free_server_state(&decoded);

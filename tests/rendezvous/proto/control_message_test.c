@@ -128,6 +128,7 @@ static void spoilt_reply_is_refused(void **unused)
     SPOIL("phase_ms", run.phase_ms, -1);
     SPOIL("cause", run.cause, (char *)"\033[31m");
     SPOIL("node", node.node, (char *)"a/b");
+    SPOIL("address", node.address, (char *)"\033[31m");
     SPOIL("role", node.role, (Dpt__NodeRole)99);
     SPOIL("n_ranks", node.n_ranks, DPT_PROTO_RANKS_MAX + 1);
     SPOIL("first_rank", node.first_rank, -2);
