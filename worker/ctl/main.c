@@ -1,8 +1,8 @@
 /* dpt-ctl: the operator's program for a rendezvous server. */
 #include "base/clock.h"
-#include "worker/ctl/ask.h"
 #include "worker/ctl/result.h"
 #include "worker/ctl/words.h"
+#include "worker/doctor/control_ask.h"
 
 #include <poll.h>
 #include <stdlib.h>
@@ -94,14 +94,14 @@ static json_t *json_of(struct facts *facts)
 }
 
 /* nodes, show: a long list comes in parts. */
-static enum dpt_status list_nodes(struct dpt_ctl_line *line, struct facts *facts,
+static enum dpt_status list_nodes(struct dpt_control_line *line, struct facts *facts,
                                   struct dpt_err *err)
 {
     Dpt__Control control = control_of(facts->args);
     uint32_t left = 1;
     for (int i = 0; i < PAGES_MAX && left > 0; i++) {
         Dpt__ServerState *answer = NULL;
-        DPT_TRY(dpt_ctl_ask(line, &control, facts->args->timeout_s * 1000, &answer, err));
+        DPT_TRY(dpt_control_ask(line, &control, facts->args->timeout_s * 1000, &answer, err));
         enum dpt_status status = status_of_reply(answer->reply, err);
         if (status == DPT_OK)
             status = take_part(facts, answer, err);
@@ -113,7 +113,7 @@ static enum dpt_status list_nodes(struct dpt_ctl_line *line, struct facts *facts
     return facts->args->json ? print_json(json_of(facts), err) : DPT_OK;
 }
 
-static enum dpt_status answer_nodes(struct dpt_ctl_line *line, const struct dpt_ctl_args *args,
+static enum dpt_status answer_nodes(struct dpt_control_line *line, const struct dpt_ctl_args *args,
                                     struct dpt_err *err)
 {
     struct facts facts = {.args = args, .nodes = json_array()};
@@ -124,12 +124,12 @@ static enum dpt_status answer_nodes(struct dpt_ctl_line *line, const struct dpt_
     return status;
 }
 
-static enum dpt_status answer_runs(struct dpt_ctl_line *line, const struct dpt_ctl_args *args,
+static enum dpt_status answer_runs(struct dpt_control_line *line, const struct dpt_ctl_args *args,
                                    struct dpt_err *err)
 {
     const Dpt__Control control = control_of(args);
     Dpt__ServerState *answer = NULL;
-    DPT_TRY(dpt_ctl_ask(line, &control, args->timeout_s * 1000, &answer, err));
+    DPT_TRY(dpt_control_ask(line, &control, args->timeout_s * 1000, &answer, err));
     enum dpt_status status = DPT_OK;
     if (args->json)
         status = print_json(dpt_ctl_json_runs(answer->reply), err);
@@ -189,8 +189,8 @@ static void continue_command(Dpt__Control *control, const Dpt__ControlReply *rep
 }
 
 /* Once a command is accepted, the server may be away for as long as the command may take. */
-static enum dpt_status order_until_done(struct dpt_ctl_line *line, const struct dpt_ctl_args *args,
-                                        struct dpt_err *err)
+static enum dpt_status order_until_done(struct dpt_control_line *line,
+                                        const struct dpt_ctl_args *args, struct dpt_err *err)
 {
     Dpt__Control control = control_of(args);
     char run[DPT_PROTO_NAME_BYTES] = "", text[DPT_PROTO_TEXT_BYTES] = "";
@@ -198,7 +198,7 @@ static enum dpt_status order_until_done(struct dpt_ctl_line *line, const struct 
     int64_t timeout_ms = args->timeout_s * 1000;
     for (;;) {
         Dpt__ServerState *answer = NULL;
-        DPT_TRY(dpt_ctl_ask(line, &control, timeout_ms, &answer, err));
+        DPT_TRY(dpt_control_ask(line, &control, timeout_ms, &answer, err));
         enum dpt_status status = status_of_reply(answer->reply, err);
         const bool goes_on = answer->reply->outcome == DPT__CONTROL_OUTCOME__CONTROL_GOES_ON;
         if (status == DPT_OK && !goes_on)
@@ -222,8 +222,10 @@ static enum dpt_status order_until_done(struct dpt_ctl_line *line, const struct 
 
 static enum dpt_status run_ctl_command(const struct dpt_ctl_args *args, struct dpt_err *err)
 {
-    struct dpt_ctl_line *line = NULL;
-    enum dpt_status status = dpt_ctl_open(args->endpoint, args->key_dir, &line, err);
+    const struct dpt_control_server server = {
+        .program = "dpt-ctl", .endpoint = args->endpoint, .key_dir = args->key_dir};
+    struct dpt_control_line *line = NULL;
+    enum dpt_status status = dpt_control_open(&server, &line, err);
     if (status != DPT_OK)
         return status;
     if (args->verb == DPT__CONTROL_VERB__CONTROL_RUNS)
@@ -233,7 +235,7 @@ static enum dpt_status run_ctl_command(const struct dpt_ctl_args *args, struct d
         status = answer_nodes(line, args, err);
     else
         status = order_until_done(line, args, err);
-    dpt_ctl_close(&line);
+    dpt_control_close(&line);
     return status;
 }
 

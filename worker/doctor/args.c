@@ -7,10 +7,17 @@
 
 #include <string.h>
 
-enum { LISTEN_S = 600, LISTEN_S_MAX = 86400, STREAM_MIB_MAX = 64 << 10, TIMEOUT_MS_MAX = 60000 };
+enum {
+    LISTEN_S = 600,
+    LISTEN_S_MAX = 86400,
+    STREAM_MIB_MAX = 64 << 10,
+    TIMEOUT_MS_MAX = 60000,
+    PEER_PORT = 29600
+};
 
 static const char usage[] =
     "usage: dpt-doctor [--server HOST:PORT] [--interface NAME] [--nccl-log FILE] [--json FILE]\n"
+    "       dpt-doctor net --rdzv-endpoint HOST:PORT [--run NAME] --shell COMMAND | [--port PORT]\n"
     "       dpt-doctor net --listen PORT [--bind ADDRESS] [--for S] [--port-file FILE]\n"
     "       dpt-doctor net --peers HOST:PORT,HOST:PORT… [--ms MS] [--mib MIB] [--json FILE]\n"
     "       dpt-doctor hang --server HOST:PORT [--run NAME] [--seconds S] [--json FILE]\n"
@@ -27,14 +34,22 @@ static const char usage[] =
     "  --nccl-log FILE     what NCCL chose, and why, from its output under NCCL_DEBUG=INFO\n"
     "  --root DIR          read DIR/proc, DIR/sys, DIR/dev/shm: a copy of another machine's files\n"
     "\n"
-    "net: bandwidth and latency between every two nodes, without a run and a server. Start\n"
-    "`dpt-doctor net --listen PORT` on each node, then `dpt-doctor net --peers …` anywhere with "
-    "all\n"
-    "of them. Pairs are measured one after the other. There are no keys: any process that reaches\n"
-    "the port can make the node measure.\n"
+    "net: bandwidth and latency between every two nodes. Pairs are measured one after the other.\n"
+    "Of a run: the server tells the nodes. `--shell ssh` starts `dpt-doctor net --listen` on each\n"
+    "and ends it afterwards; else start it on each with the port of --port. Without a run: start "
+    "it\n"
+    "on each node, then `dpt-doctor net --peers …` anywhere with all of them. A node that listens\n"
+    "has no keys: any process that reaches its port can make it measure.\n"
+    "  --rdzv-endpoint HOST:PORT  the rendezvous server of the run\n"
+    "  --run NAME          the run (default: the server's only one; also for hang)\n"
+    "  --key-dir DIR       this machine's keys (docs/security.md)\n"
+    "  --shell COMMAND     runs COMMAND ADDRESS dpt-doctor … for each node, with this program's "
+    "path\n"
+    "  --port PORT         without --shell: where the nodes listen (29600)\n"
     "  --listen PORT       0: any free port\n"
     "  --bind ADDRESS      a numeric address (default: every address)\n"
     "  --for S             end after this time (600)\n"
+    "  --until-eof         and when the standard input ends\n"
     "  --port-file FILE    write the port to FILE once it listens\n"
     "  --peers LIST        2 to 64 nodes\n"
     "  --ms MS             time for one direction of a pair (1000)\n"
@@ -43,7 +58,6 @@ static const char usage[] =
     "\n"
     "hang: which rank of a run is behind, and the collective in which the others wait.\n"
     "  --server HOST:PORT  the rendezvous server of the run\n"
-    "  --run NAME          the run (default: the server's only one)\n"
     "  --seconds S         watch the run for this time (3)\n"
     "  --log DIR           the log.dir of a run without a server: how old its newest step is\n"
     "\n"
@@ -111,14 +125,19 @@ static enum dpt_status read_options(int argc, char **argv, int at, int command,
         {NET, {"--bind", "ADDRESS", .text = &a->bind_to}},
         {NET, {"--for", "S", .number = &a->listen_s, .min = 1, .max = LISTEN_S_MAX}},
         {NET, {"--port-file", "FILE", .text = &a->port_file}},
+        {NET, {"--until-eof", .flag = &a->until_eof}},
         {NET, {"--peers", "LIST", .set = set_peers, .ctx = a}},
+        {NET, {"--rdzv-endpoint", "HOST:PORT", .set = set_endpoint, .ctx = &a->endpoint}},
+        {NET, {"--key-dir", "DIR", .text = &a->key_dir}},
+        {NET, {"--shell", "COMMAND", .text = &a->shell}},
+        {NET, {"--port", "PORT", .number = &a->peer_port, .min = 1, .max = 65535}},
         {NET,
          {"--ms", "MS", .number = &a->stream_ms, .min = DPT_PROBE_STREAM_MS_MIN,
           .max = DPT_PROBE_STREAM_MS_MAX}},
         {NET, {"--mib", "MIB", .number = &a->stream_mib, .min = 1, .max = STREAM_MIB_MAX}},
         {NET | HANG,
          {"--timeout-ms", "MS", .number = &a->timeout_ms, .min = 50, .max = TIMEOUT_MS_MAX}},
-        {HANG, {"--run", "NAME", .text = &a->run}},
+        {NET | HANG, {"--run", "NAME", .text = &a->run}},
         {HANG, {"--log", "DIR", .text = &a->log}},
         {HANG, {"--seconds", "S", .number = &a->seconds, .min = 0, .max = 3600}},
     };
@@ -136,9 +155,43 @@ static enum dpt_status read_options(int argc, char **argv, int at, int command,
     return DPT_OK;
 }
 
+/* Options of net that belong to another way of it. */
+static enum dpt_status check_net_options(const struct dpt_doctor_args *a, struct dpt_err *err)
+{
+    const bool listens = a->command == DPT_DOCTOR_LISTEN, of_run = a->command == DPT_DOCTOR_RUN;
+    if (!listens && (a->bind_to || a->port_file || a->until_eof))
+        return dpt_fail(err, DPT_EINVAL, "--bind, --port-file and --until-eof belong to --listen");
+    if (listens && a->json)
+        return dpt_fail(err, DPT_EINVAL,
+                        "--json belongs to --peers and --rdzv-endpoint: a node that listens has no "
+                        "result");
+    if (!of_run && (a->run[0] != '\0' || a->key_dir || a->shell || a->peer_port >= 0))
+        return dpt_fail(err, DPT_EINVAL,
+                        "--run, --key-dir, --shell and --port belong to --rdzv-endpoint");
+    if (a->shell && (a->shell[0] == '\0' || a->peer_port >= 0))
+        return dpt_fail(err, DPT_EINVAL, "%s",
+                        a->shell[0] == '\0' ? "--shell: expected a command, such as ssh"
+                                            : "--port does not go with --shell, which lets the "
+                                              "nodes choose");
+    return DPT_OK;
+}
+
+static enum dpt_status choose_net(struct dpt_doctor_args *a, struct dpt_err *err)
+{
+    const bool listens = a->port >= 0, asks = a->n_peers > 0, of_run = a->endpoint != NULL;
+    if (listens + asks + of_run != 1)
+        return dpt_fail(err, DPT_EINVAL,
+                        "net needs --rdzv-endpoint HOST:PORT, --listen PORT or --peers LIST%s",
+                        listens + asks + of_run > 0 ? ", not several" : "");
+    a->command = listens ? DPT_DOCTOR_LISTEN : asks ? DPT_DOCTOR_PEERS : DPT_DOCTOR_RUN;
+    DPT_TRY(check_net_options(a, err));
+    if (a->peer_port < 0)
+        a->peer_port = PEER_PORT;
+    return DPT_OK;
+}
+
 static enum dpt_status choose_command(struct dpt_doctor_args *a, int command, struct dpt_err *err)
 {
-    const bool listens = a->port >= 0, asks = a->n_peers > 0;
     if (command == HANG) {
         a->command = a->log ? DPT_DOCTOR_LOG : DPT_DOCTOR_HANG;
         return !a->server != !a->log
@@ -146,19 +199,7 @@ static enum dpt_status choose_command(struct dpt_doctor_args *a, int command, st
                    : dpt_fail(err, DPT_EINVAL, "hang needs --server HOST:PORT or --log DIR%s",
                               a->log ? ", not both" : "");
     }
-    if (command == MACHINE)
-        return DPT_OK;
-    if (listens == asks)
-        return dpt_fail(err, DPT_EINVAL, "net needs --listen PORT or --peers LIST%s",
-                        listens ? ", not both" : "");
-    if (asks && (a->bind_to || a->port_file))
-        return dpt_fail(err, DPT_EINVAL, "--bind and --port-file belong to --listen");
-    if (listens && a->json)
-        return dpt_fail(err, DPT_EINVAL,
-                        "--json belongs to --peers: a node that listens has no "
-                        "result");
-    a->command = listens ? DPT_DOCTOR_LISTEN : DPT_DOCTOR_PEERS;
-    return DPT_OK;
+    return command == MACHINE ? DPT_OK : choose_net(a, err);
 }
 
 enum dpt_status dpt_doctor_args_read(int argc, char **argv, struct dpt_doctor_args *ret,
@@ -168,6 +209,7 @@ enum dpt_status dpt_doctor_args_read(int argc, char **argv, struct dpt_doctor_ar
                                     .root = "",
                                     .run = "",
                                     .port = -1,
+                                    .peer_port = -1,
                                     .listen_s = LISTEN_S,
                                     .stream_ms = 1000,
                                     .stream_mib = 4096,

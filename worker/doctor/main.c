@@ -62,7 +62,13 @@ static enum dpt_status examine_machine(const struct dpt_doctor_args *args, struc
 static enum dpt_status measure_links(const struct dpt_doctor_args *args, struct dpt_err *err)
 {
     static struct dpt_matrix matrix;
-    dpt_net_measure(args, &matrix);
+    static struct dpt_run_nodes run;
+    if (args->command == DPT_DOCTOR_RUN) {
+        DPT_TRY(dpt_run_nodes_ask(args, &run, err));
+        DPT_TRY(dpt_net_measure_run(args, &run, &matrix, err));
+    } else {
+        dpt_net_measure_peers(args, &matrix);
+    }
     dpt_matrix_judge(&matrix, &findings);
     if (prints_page(args)) {
         dpt_report_print_matrix(&matrix, stdout);
@@ -109,6 +115,7 @@ static enum dpt_status run_doctor_command(const struct dpt_doctor_args *args, st
     case DPT_DOCTOR_LISTEN:
         return dpt_net_listen(args, err);
     case DPT_DOCTOR_PEERS:
+    case DPT_DOCTOR_RUN:
         return measure_links(args, err);
     case DPT_DOCTOR_HANG:
         return watch_run(args, err);

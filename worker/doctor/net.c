@@ -7,7 +7,10 @@
 #include "worker/doctor/deadline_socket.h"
 #include "worker/doctor/probe.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,7 +21,8 @@ enum { HOST_BYTES = 64, SERVED_MAX = 1 << 20 };
 static enum dpt_status tell_port(const struct dpt_doctor_args *args, int port, struct dpt_err *err)
 {
     char text[16];
-    (void)printf("dpt-doctor listens on port %d of %s for %" PRId64
+    (void)printf(DPT_NET_LISTENS
+                 "%d of %s for %" PRId64
                  " s; on another machine: dpt-doctor net --peers THIS_HOST:%d,OTHER:PORT\n",
                  port, args->bind_to ? args->bind_to : "every address", args->listen_s, port);
     if (fflush(stdout) != 0)
@@ -41,13 +45,42 @@ static enum dpt_status serve_one(const struct dpt_doctor_args *args, int listene
     return DPT_OK;
 }
 
+/* Reads the standard input, whose content does not count. */
+static bool has_input_ended(void)
+{
+    char dropped[256];
+    const ssize_t n = read(STDIN_FILENO, dropped, sizeof dropped);
+    return n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN);
+}
+
+/* Waits for a connection. DPT_ETIMEOUT: the node's time is over, or its standard input has ended.
+ * DPT_INPROGRESS: there is none yet. */
+static enum dpt_status await_connection(const struct dpt_doctor_args *args, int listener,
+                                        int64_t until_ms, struct dpt_err *err)
+{
+    struct pollfd items[] = {{.fd = listener, .events = POLLIN},
+                             {.fd = STDIN_FILENO, .events = POLLIN}};
+    const int64_t left_ms = until_ms - dpt_now_ms();
+    const int n = poll(items, args->until_eof ? 2 : 1,
+                       left_ms < 0         ? 0
+                       : left_ms > INT_MAX ? INT_MAX
+                                           : (int)left_ms);
+    if (n < 0 && errno == EINTR)
+        return DPT_INPROGRESS;
+    if (n < 0)
+        return dpt_fail_errno(err, errno, "wait for a connection");
+    if (n == 0 || (items[1].revents != 0 && has_input_ended()))
+        return DPT_ETIMEOUT;
+    return items[0].revents != 0 ? DPT_OK : DPT_INPROGRESS;
+}
+
 static enum dpt_status serve_until(const struct dpt_doctor_args *args, int listener,
                                    int64_t until_ms, struct dpt_err *err)
 {
     for (int served = 0; served < SERVED_MAX; served++) {
-        const enum dpt_status status = dpt_wire_wait(listener, false, until_ms, err);
+        const enum dpt_status status = await_connection(args, listener, until_ms, err);
         if (status == DPT_ETIMEOUT)
-            return DPT_OK; /* its time is over */
+            return DPT_OK;
         if (status == DPT_OK)
             DPT_TRY(serve_one(args, listener, err));
         else if (status != DPT_INPROGRESS)
@@ -77,38 +110,48 @@ static void fail_pair(struct dpt_pair *pair, const char *why)
     (void)snprintf(pair->why, sizeof pair->why, "%.*s", (int)sizeof pair->why - 1, why);
 }
 
-/* Asks all nodes for their names. A node that does not answer fails in all of its pairs at once. */
-static void greet_nodes(const struct dpt_doctor_args *args, struct dpt_matrix *m)
+/* A node without an answer fails in all of its pairs at once. */
+static void fail_node(struct dpt_matrix *m, int node, const char *why)
 {
-    for (int i = 0; i < m->n; i++) {
-        char host[HOST_BYTES] = "";
-        struct dpt_err why;
-        (void)snprintf(m->name[i], sizeof m->name[i], "%s", args->peer[i]);
-        if (dpt_probe_hello(args->peer[i], args->timeout_ms, host, sizeof host, &why) == DPT_OK) {
-            const size_t used = strlen(m->name[i]);
-            if (strncmp(args->peer[i], host, strlen(host)) != 0)
-                (void)snprintf(m->name[i] + used, sizeof m->name[i] - used, " %s", host);
+    (void)snprintf(m->silent[node], sizeof m->silent[node], "%.*s", (int)sizeof m->silent[node] - 1,
+                   why);
+    for (int k = 0; k < m->n; k++) {
+        if (k == node)
             continue;
-        }
-        (void)snprintf(m->silent[i], sizeof m->silent[i], "%.*s", (int)sizeof m->silent[i] - 1,
-                       why.text);
-        for (int k = 0; k < m->n; k++) {
-            if (k == i)
-                continue;
-            fail_pair(&m->pair[i][k], why.text);
-            fail_pair(&m->pair[k][i], why.text);
-        }
+        fail_pair(&m->pair[node][k], why);
+        fail_pair(&m->pair[k][node], why);
     }
 }
 
-static void measure_pair(const struct dpt_doctor_args *args, int from, int to,
-                         struct dpt_pair *pair)
+/* Asks a node for its host's name. */
+static void greet_node(const struct dpt_doctor_args *args, const struct dpt_net_node *node, int i,
+                       struct dpt_matrix *m)
+{
+    char host[HOST_BYTES] = "", text[DPT_MATRIX_WHY_BYTES];
+    const bool named = node->name[0] != '\0';
+    struct dpt_err why = {.text = ""};
+    (void)snprintf(m->name[i], sizeof m->name[i], "%s", named ? node->name : node->endpoint);
+    if (node->endpoint[0] != '\0' &&
+        dpt_probe_hello(node->endpoint, args->timeout_ms, host, sizeof host, &why) == DPT_OK) {
+        const size_t used = strlen(m->name[i]);
+        if (!named && strncmp(node->endpoint, host, strlen(host)) != 0)
+            (void)snprintf(m->name[i] + used, sizeof m->name[i] - used, " %s", host);
+        return;
+    }
+    (void)snprintf(text, sizeof text, "%s%.100s%s%.*s", named ? "node " : "", node->name,
+                   named ? ": " : "", DPT_MATRIX_WHY_BYTES - 110,
+                   node->endpoint[0] != '\0' ? why.text : node->why);
+    fail_node(m, i, text);
+}
+
+static void measure_pair(const struct dpt_doctor_args *args, const struct dpt_net_node *from,
+                         const struct dpt_net_node *to, struct dpt_pair *pair)
 {
     const struct dpt_probe_order order = {
         .ms = args->stream_ms, .bytes = args->stream_mib << 20, .timeout_ms = args->timeout_ms};
     struct dpt_probe_result result;
     struct dpt_err why;
-    if (dpt_probe_pair(args->peer[from], args->peer[to], &order, &result, &why) != DPT_OK) {
+    if (dpt_probe_pair(from->endpoint, to->endpoint, &order, &result, &why) != DPT_OK) {
         fail_pair(pair, why.text);
         return;
     }
@@ -118,15 +161,26 @@ static void measure_pair(const struct dpt_doctor_args *args, int from, int to,
                               .rtt_p99_us = (double)result.p99_ns / 1e3};
 }
 
-void dpt_net_measure(const struct dpt_doctor_args *args, struct dpt_matrix *ret)
+void dpt_net_measure(const struct dpt_doctor_args *args, const struct dpt_net_nodes *nodes,
+                     struct dpt_matrix *ret)
 {
     memset(ret, 0, sizeof *ret);
-    ret->n = args->n_peers;
+    ret->n = nodes->n;
     (void)fprintf(stderr, "dpt-doctor: measures %d pairs, each for at most %.1f s\n",
                   ret->n * (ret->n - 1), (double)(args->stream_ms + DPT_PROBE_PING_MS) / 1000);
-    greet_nodes(args, ret);
+    for (int i = 0; i < ret->n; i++)
+        greet_node(args, &nodes->node[i], i, ret);
     for (int from = 0; from < ret->n; from++)
         for (int to = 0; to < ret->n; to++)
             if (from != to && ret->pair[from][to].state == DPT_PAIR_OPEN)
-                measure_pair(args, from, to, &ret->pair[from][to]);
+                measure_pair(args, &nodes->node[from], &nodes->node[to], &ret->pair[from][to]);
+}
+
+void dpt_net_measure_peers(const struct dpt_doctor_args *args, struct dpt_matrix *ret)
+{
+    static struct dpt_net_nodes nodes;
+    nodes.n = args->n_peers;
+    for (int i = 0; i < nodes.n; i++)
+        (void)snprintf(nodes.node[i].endpoint, sizeof nodes.node[i].endpoint, "%s", args->peer[i]);
+    dpt_net_measure(args, &nodes, ret);
 }

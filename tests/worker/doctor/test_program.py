@@ -143,6 +143,8 @@ with tempfile.TemporaryDirectory() as name:
     with socket.socket() as dead:
         dead.bind(("127.0.0.1", 0))
         port = dead.getsockname()[1]
+        done = run("net", "--rdzv-endpoint", f"127.0.0.1:{port}", "--timeout-ms", "500")
+        assert done.returncode == 1 and f"no answer of a server at 127.0.0.1:{port}" in done.stderr, done
         done = run("hang", "--server", f"127.0.0.1:{port}", "--timeout-ms", "1500", "--seconds", "0")
         assert done.returncode == 1 and f"no answer of a server at 127.0.0.1:{port}" in done.stderr, done
         assert "refuses" in done.stderr, done.stderr
@@ -178,15 +180,32 @@ with tempfile.TemporaryDirectory() as name:
     done = run("hang", "--log", folder / "none")
     assert done.returncode == 1 and "metrics.jsonl" in done.stderr, done
 
-# A listener ends by itself.
+# A listener ends by itself; with --until-eof also when its standard input does, whatever comes before.
 assert run("net", "--listen", "0", "--bind", "127.0.0.1", "--for", "1").returncode == 0
+with subprocess.Popen([DOCTOR, "net", "--listen", "0", "--bind", "127.0.0.1", "--until-eof"], stdin=subprocess.PIPE,
+                      stdout=subprocess.PIPE, text=True) as listener:
+    assert listener.stdout.readline().startswith("dpt-doctor listens on port ")
+    listener.stdin.write("word\n")
+    listener.stdin.flush()
+    assert run("net", "--peers", "127.0.0.1:1,127.0.0.1:2", "--timeout-ms", "100").returncode == 1
+    assert listener.poll() is None
+    listener.stdin.close()
+    assert listener.wait(20 * SLOW) == 0
 
 # Wrong input.
 refused("nett", why="expected net, hang or an option, got 'nett'")
 refused("--what", why="unknown option '--what'")
 refused("--server", "nowhere", why="--server")
-refused("net", why="net needs --listen PORT or --peers LIST")
-refused("net", "--listen", "0", "--peers", "a:1,b:1", why="not both")
+refused("net", why="net needs --rdzv-endpoint HOST:PORT, --listen PORT or --peers LIST")
+refused("net", "--listen", "0", "--peers", "a:1,b:1", why="not several")
+refused("net", "--rdzv-endpoint", "a:1", "--peers", "a:1,b:1", why="not several")
+refused("net", "--rdzv-endpoint", "nowhere", why="--rdzv-endpoint")
+refused("net", "--peers", "a:1,b:1", "--shell", "ssh", why="belong to --rdzv-endpoint")
+refused("net", "--listen", "0", "--run", "x", why="belong to --rdzv-endpoint")
+refused("net", "--rdzv-endpoint", "a:1", "--shell", "", why="--shell: expected a command")
+refused("net", "--rdzv-endpoint", "a:1", "--shell", "ssh", "--port", "1", why="--port does not go with --shell")
+refused("net", "--rdzv-endpoint", "a:1", "--until-eof", why="belong to --listen")
+refused("net", "--rdzv-endpoint", "127.0.0.1:1", "--run", "a b", why="a run and a node are named by")
 refused("net", "--listen", "70000", why="--listen")
 refused("net", "--listen", "0", "--json", "-", why="--json belongs to --peers")
 refused("net", "--peers", "a:1", why="at least two nodes")

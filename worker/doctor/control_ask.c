@@ -1,5 +1,5 @@
-/* The connection: see ask.h. */
-#include "worker/ctl/ask.h"
+/* The connection to a server (control_ask.h). */
+#include "worker/doctor/control_ask.h"
 
 #include "base/clock.h"
 #include "rendezvous/client/client.h"
@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,33 +19,34 @@ enum {
     FRAME_BYTES = 1024
 };
 
-struct dpt_ctl_line {
+struct dpt_control_line {
     struct dpt_client *client;
-    const char *endpoint;
+    struct dpt_control_server server;
     bool up;
     uint64_t counter;
 };
 
 /* A question and its answer. */
 struct question {
-    struct dpt_ctl_line *line;
+    struct dpt_control_line *line;
     const Dpt__Control *control;
     int64_t sent_ms; /* 0: not yet */
     Dpt__ServerState *answer;
 };
 
-enum dpt_status dpt_ctl_open(const char *endpoint, const char *key_dir, struct dpt_ctl_line **ret,
-                             struct dpt_err *err)
+enum dpt_status dpt_control_open(const struct dpt_control_server *server,
+                                 struct dpt_control_line **ret, struct dpt_err *err)
 {
     struct dpt_keyring keys;
     DPT_TRY(dpt_keyring_load(
-        &(struct dpt_keyring_options){.endpoint = endpoint, .key_dir = key_dir}, &keys, err));
-    struct dpt_ctl_line *line = calloc(1, sizeof *line);
+        &(struct dpt_keyring_options){.endpoint = server->endpoint, .key_dir = server->key_dir},
+        &keys, err));
+    struct dpt_control_line *line = calloc(1, sizeof *line);
     if (line == NULL)
         return dpt_fail_nomem(err, "connection to the server");
-    line->endpoint = endpoint;
+    line->server = *server;
     const enum dpt_status status =
-        dpt_client_create(endpoint, SILENCE_MS, &keys, &line->client, err);
+        dpt_client_create(server->endpoint, SILENCE_MS, &keys, &line->client, err);
     if (status != DPT_OK)
         free(line);
     else
@@ -52,7 +54,7 @@ enum dpt_status dpt_ctl_open(const char *endpoint, const char *key_dir, struct d
     return status;
 }
 
-void dpt_ctl_close(struct dpt_ctl_line **line)
+void dpt_control_close(struct dpt_control_line **line)
 {
     if (*line == NULL)
         return;
@@ -66,11 +68,13 @@ void dpt_ctl_close(struct dpt_ctl_line **line)
 static enum dpt_status encode_control(const struct question *q, uint8_t frame[FRAME_BYTES],
                                       size_t *ret_bytes, struct dpt_err *err)
 {
-    char any[] = "-", node[] = "dpt-ctl", software[] = "dpt-ctl " DPT_VERSION;
+    const char *program = q->line->server.program;
+    char any[] = "-", software[DPT_PROTO_NAME_BYTES];
     Dpt__Stamp stamp = DPT__STAMP__INIT;
     Dpt__AgentState state = DPT__AGENT_STATE__INIT;
+    (void)snprintf(software, sizeof software, "%s " DPT_VERSION, program);
     stamp.run = q->control->run[0] != '\0' ? q->control->run : any;
-    stamp.node = node;
+    stamp.node = (char *)program;
     stamp.incarnation = 1;
     state.version = DPT_PROTO_VERSION;
     state.software = software;
@@ -108,13 +112,14 @@ static enum dpt_status send_question(struct question *q, struct dpt_err *err)
     return status == DPT_INPROGRESS ? DPT_OK : status; /* no room: it is sent again */
 }
 
-static enum dpt_status judge_answer(const Dpt__ServerState *message, struct dpt_err *err)
+static enum dpt_status judge_answer(const struct dpt_control_server *server,
+                                    const Dpt__ServerState *message, struct dpt_err *err)
 {
     if (message->version != DPT_PROTO_VERSION)
         return dpt_fail(err, DPT_EVERSION,
-                        "the server speaks protocol %u, this dpt-ctl protocol %d: install the same "
+                        "the server speaks protocol %u, this %s protocol %d: install the same "
                         "version on both",
-                        message->version, DPT_PROTO_VERSION);
+                        message->version, server->program, DPT_PROTO_VERSION);
     if (message->reply == NULL && message->phase == DPT__SERVER_PHASE__SERVER_REFUSED)
         return dpt_fail(err, DPT_EREFUSED, "%s", message->text);
     if (message->reply == NULL)
@@ -129,7 +134,7 @@ static enum dpt_status take_answer(struct question *q, const struct dpt_client_e
 {
     Dpt__ServerState *message = NULL;
     DPT_TRY(dpt_message_decode_server_state(event->message, event->bytes, &message, err));
-    enum dpt_status status = judge_answer(message, err);
+    enum dpt_status status = judge_answer(&q->line->server, message, err);
     /* The answer to an earlier question that was asked twice. */
     if (status == DPT_OK && message->reply->verb == q->control->verb && q->sent_ms > 0)
         q->answer = message;
@@ -168,17 +173,18 @@ static enum dpt_status await_events(const struct question *q, struct dpt_err *er
     return DPT_OK;
 }
 
-static enum dpt_status fail_unanswered(const struct dpt_ctl_line *line, int64_t timeout_ms,
+static enum dpt_status fail_unanswered(const struct dpt_control_line *line, int64_t timeout_ms,
                                        struct dpt_err *err)
 {
     char why[DPT_CLIENT_WHY_BYTES] = "";
     dpt_client_why(line->client, why);
     return dpt_fail(err, DPT_ESERVER, "no answer of a server at %.100s within %.1f s%s%s",
-                    line->endpoint, (double)timeout_ms / 1000, why[0] != '\0' ? ": " : "", why);
+                    line->server.endpoint, (double)timeout_ms / 1000, why[0] != '\0' ? ": " : "",
+                    why);
 }
 
-enum dpt_status dpt_ctl_ask(struct dpt_ctl_line *line, const Dpt__Control *control,
-                            int64_t timeout_ms, Dpt__ServerState **ret, struct dpt_err *err)
+enum dpt_status dpt_control_ask(struct dpt_control_line *line, const Dpt__Control *control,
+                                int64_t timeout_ms, Dpt__ServerState **ret, struct dpt_err *err)
 {
     struct question q = {.line = line, .control = control};
     const int64_t until_ms = dpt_now_ms() + timeout_ms;
