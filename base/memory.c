@@ -63,16 +63,33 @@ static int64_t left_in_group(const char *dir, enum group_use use)
     return used < max ? max - used : 0;
 }
 
-/* Reads this process's control group, "/a/b". False: the process has no group in version 2. */
-static bool read_own_group(const char *root, char ret[PATH_BYTES])
+/* Whether the list "a,b,c" has the controller. Version 2 has an empty list, and "". */
+static bool has_controller(const char *list, size_t bytes, const char *controller)
+{
+    const size_t length = strlen(controller);
+    for (size_t at = 0; at <= bytes;) {
+        size_t end = at;
+        while (end < bytes && list[end] != ',')
+            end++;
+        if (end - at == length && memcmp(list + at, controller, length) == 0)
+            return true;
+        at = end + 1;
+    }
+    return false;
+}
+
+/* Reads this process's control group, "/a/b", in the hierarchy of the controller; "": of version 2.
+ * False: the process has none there. */
+static bool read_own_group(const char *root, const char *controller, char ret[PATH_BYTES])
 {
     char line[LINE_BYTES];
     bool found = false;
     FILE *f = open_in(root, "proc/self/cgroup");
     while (f && !found && fgets(line, sizeof line, f)) {
         line[strcspn(line, "\n")] = '\0';
-        if (strncmp(line, "0::", 3) == 0)
-            found = snprintf(ret, PATH_BYTES, "%s", line + 3) < PATH_BYTES;
+        const char *list = strchr(line, ':'), *group = list ? strchr(list + 1, ':') : NULL;
+        if (group && has_controller(list + 1, (size_t)(group - list) - 1, controller))
+            found = snprintf(ret, PATH_BYTES, "%s", group + 1) < PATH_BYTES;
     }
     if (f)
         (void)fclose(f);
@@ -91,7 +108,7 @@ static int64_t read_memory(const char *root, const char *memory, const char *swa
     if (kib < 0)
         return 0;
     /* A limit holds for all groups below it: each pass removes the last part of the path. */
-    char *end = read_own_group(root, group) ? group + strlen(group) : NULL;
+    char *end = read_own_group(root, "", group) ? group + strlen(group) : NULL;
     for (; end; end = strrchr(group, '/')) {
         *end = '\0';
         if (snprintf(path, sizeof path, "%s/sys/fs/cgroup%s", root, group) < (int)sizeof path) {
@@ -115,6 +132,31 @@ int64_t dpt_memory_at_most(const char *root)
 int64_t dpt_memory_of_machine(const char *root)
 {
     return read_memory(root, "MemTotal:", "SwapTotal:", USE_NONE);
+}
+
+/* The number of ends in `file` of this process's group; -1: no group up to the root of the
+ * hierarchy has the file. Inside a container the path may be a path of the host, although the mount
+ * begins at the container's group. */
+static int64_t count_group_kills(const char *root, const char *controller, const char *mount,
+                                 const char *file)
+{
+    char path[PATH_BYTES], group[PATH_BYTES];
+    int64_t kills = -1;
+    char *end = read_own_group(root, controller, group) ? group + strlen(group) : NULL;
+    for (; end && kills < 0; end = strrchr(group, '/')) {
+        *end = '\0';
+        if (snprintf(path, sizeof path, "%s%s%s", root, mount, group) < (int)sizeof path)
+            kills = read_number(path, file, "oom_kill ");
+    }
+    return kills;
+}
+
+int64_t dpt_memory_oom_kills(const char *root)
+{
+    int64_t kills = count_group_kills(root, "", "/sys/fs/cgroup", "memory.events");
+    if (kills < 0)
+        kills = count_group_kills(root, "memory", "/sys/fs/cgroup/memory", "memory.oom_control");
+    return kills >= 0 ? kills : read_number(root, "proc/vmstat", "oom_kill ");
 }
 
 /* Reads the file once, so that all numbers are of one moment. */

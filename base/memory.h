@@ -20,6 +20,11 @@ int64_t dpt_memory_at_most(const char *root);
  * tightest limit of this process's control groups; plus swap. 0: the kernel does not say. */
 int64_t dpt_memory_of_machine(const char *root);
 
+/* The number of processes that the kernel has ended for lack of memory: of this process's control
+ * group (version 2: memory.events; version 1: memory.oom_control) or, where it has none, of the
+ * machine (/proc/vmstat). -1: the kernel does not say. It counts an end before the process dies. */
+int64_t dpt_memory_oom_kills(const char *root);
+
 /* Memory of this process in bytes (/proc/self/status); -1: the kernel does not say. A page of
  * shared memory counts in `resident` as soon as this process touches the page, even if another
  * process allocated it. */

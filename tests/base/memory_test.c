@@ -107,6 +107,26 @@ static void test_at_most(void **state)
     assert_true(dpt_memory_at_most("") >= dpt_memory_available("") / 2);
 }
 
+/* Of the own group, of version 2 before version 1, and of the machine where there is none. */
+static void test_ends_for_lack_of_memory(void **state)
+{
+    (void)state;
+    assert_int_equal(dpt_memory_oom_kills(root), -1);
+    put_proc_file("/proc/vmstat", "nr_free_pages 7\noom_kill 5\n");
+    assert_int_equal(dpt_memory_oom_kills(root), 5);
+    put_proc_file("/proc/self/cgroup",
+                  "9:name=systemd:/s\n4:cpu,memory:/a/b\n3:memoryx:/c\n0::/u\n");
+    assert_int_equal(dpt_memory_oom_kills(root), 5);
+    put_proc_file("/sys/fs/cgroup/memory/memory.oom_control",
+                  "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n");
+    assert_int_equal(dpt_memory_oom_kills(root), 1); /* a container: its group is the mount */
+    put_proc_file("/sys/fs/cgroup/memory/a/b/memory.oom_control",
+                  "oom_kill_disable 1\nunder_oom 0\noom_kill 3\n");
+    assert_int_equal(dpt_memory_oom_kills(root), 3);
+    put_proc_file("/sys/fs/cgroup/u/memory.events", "low 0\noom 9\noom_kill 4\n");
+    assert_int_equal(dpt_memory_oom_kills(root), 4);
+}
+
 static void test_memory_of_process(void **state)
 {
     (void)state;
@@ -136,6 +156,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_memory_of_machine, setup, teardown),
         cmocka_unit_test_setup_teardown(test_tightest_cgroup_counts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_at_most, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_ends_for_lack_of_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(test_memory_of_process, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

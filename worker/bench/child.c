@@ -3,6 +3,8 @@
  * of a status means the same to both. */
 #include "worker/bench/child.h"
 
+#include "base/memory.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -51,9 +53,28 @@ static int answer(dpt_bench_part part, const void *ctx, int fd)
     return sent ? 0 : 1;
 }
 
-/* The error that the child's answer tells; `object` is NULL if there is no whole answer. */
-static enum dpt_status read_answer(const json_t *object, int exit_status, json_t **ret,
-                                   struct dpt_err *err)
+/* The error of a child that died of SIGKILL. `kills`: dpt_memory_oom_kills before its start. The
+ * kernel counts an end for lack of memory before it sends the signal. */
+static enum dpt_status judge_kill(int64_t kills, struct dpt_err *err)
+{
+    const int64_t now = dpt_memory_oom_kills("");
+    if (now > kills)
+        return dpt_fail(err, DPT_ENOMEM,
+                        "the kernel killed the process (signal 9), because the memory of its "
+                        "control group or of the machine was used up");
+    if (now >= 0)
+        return dpt_fail(err, DPT_EABORTED,
+                        "the process was killed (signal 9), but not for lack of memory: the "
+                        "kernel's counter of such ends (oom_kill) did not grow");
+    return dpt_fail(err, DPT_ENOMEM,
+                    "the process was killed (signal 9), as the kernel does when the memory of the "
+                    "machine or of a control group is used up; it does not count such ends here");
+}
+
+/* The error that the child's answer tells; `object` is NULL if there is no whole answer. `kills`:
+ * judge_kill. */
+static enum dpt_status read_answer(const json_t *object, int exit_status, int64_t kills,
+                                   json_t **ret, struct dpt_err *err)
 {
     json_t *result = json_object_get(object, "result");
     if (result) {
@@ -64,9 +85,7 @@ static enum dpt_status read_answer(const json_t *object, int exit_status, json_t
         return dpt_fail(err, (enum dpt_status)json_integer_value(json_object_get(object, "status")),
                         "%s", json_string_value(json_object_get(object, "text")));
     if (WIFSIGNALED(exit_status) && WTERMSIG(exit_status) == SIGKILL)
-        return dpt_fail(err, DPT_ENOMEM,
-                        "the process was killed (signal 9), as the kernel does when the memory of "
-                        "the machine or of a control group is used up");
+        return judge_kill(kills, err);
     if (WIFSIGNALED(exit_status))
         return dpt_fail(err, DPT_EABORTED, "the process died of signal %d", WTERMSIG(exit_status));
     return dpt_fail(err, DPT_EABORTED, "the process ended with code %d and no answer",
@@ -80,6 +99,7 @@ enum dpt_status dpt_bench_in_child(dpt_bench_part part, const void *ctx, json_t 
     if (pipe2(fds, O_CLOEXEC) != 0)
         return dpt_fail_errno(err, errno, "open a pipe");
     (void)fflush(stdout);
+    const int64_t kills = dpt_memory_oom_kills("");
     const pid_t parent = getpid(), pid = fork();
     if (pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -97,7 +117,7 @@ enum dpt_status dpt_bench_in_child(dpt_bench_part part, const void *ctx, json_t 
     (void)close(fds[0]);
     while (waitpid(pid, &exit_status, 0) < 0)
         DPT_ASSERT(errno == EINTR);
-    const enum dpt_status status = read_answer(object, exit_status, ret, err);
+    const enum dpt_status status = read_answer(object, exit_status, kills, ret, err);
     json_decref(object);
     return status;
 }

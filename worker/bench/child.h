@@ -13,9 +13,9 @@ typedef enum dpt_status (*dpt_bench_part)(const void *ctx, json_t **ret, struct 
 
 /* Forks, runs `part` in the child and waits for its end. The calling process has one thread. *ret:
  * what the part returned; the caller owns it. Errors of the part, with their status and text.
- * DPT_ENOMEM: the kernel ended the child with SIGKILL, as it does when no memory is left.
- * DPT_EABORTED: the child ended in another way without an answer. The child ends with the calling
- * process. */
+ * DPT_ENOMEM: the kernel ended the child for lack of memory: it died of SIGKILL, and the kernel's
+ * counter of such ends has grown (dpt_memory_oom_kills), or there is no counter. DPT_EABORTED: the
+ * child ended in another way without an answer. The child ends with the calling process. */
 DPT_MUST_USE enum dpt_status dpt_bench_in_child(dpt_bench_part part, const void *ctx, json_t **ret,
                                                 struct dpt_err *err);
 
