@@ -6,7 +6,7 @@
  * the losses of two micro-batches differ in their last digits. Within one micro-batch every world
  * has the same bits: the bench fails otherwise. */
 #include "base/median.h"
-#include "worker/bench/bench.h"
+#include "worker/bench/cost.h"
 #include "worker/bench/measured_run.h"
 #include "worker/bench/programs.h"
 #include "worker/bench/spread.h"
@@ -45,11 +45,13 @@ static struct {
     const char *config;
     struct dpt_bench_sets sets;
     struct dpt_bench_list micros, worlds;
+    struct dpt_bench_real price; /* of this machine and hour; 0: not given */
     int64_t repeats, steps;
     int n;
     struct accumulation_row rows[ROWS_MAX];
 } args = {.micros = {.min = 1, .max = BATCH_MAX, .n = 4, .values = {1, 2, 4, 8}},
           .worlds = {.min = 1, .max = RANKS_MAX, .n = 1, .values = {1}},
+          .price = {BENCH_PRICE_RANGE},
           .repeats = 3,
           .steps = 20};
 
@@ -64,6 +66,7 @@ static const struct dpt_option options[] = {
      .max = SPREAD_REPEATS_MAX},
     {"--steps", "N", "measured steps of a run, after 2 others (20)", .number = &args.steps,
      .min = 1, .max = MEASURED_STEPS_MAX},
+    BENCH_PRICE_OPTION(args.price, "this machine"),
     {"--set", "KEY=VALUE", "changes a key of the config; repeatable", .set = dpt_bench_add_set,
      .ctx = &args.sets}};
 
@@ -187,23 +190,49 @@ static double loss_difference(const struct accumulation_row *row)
     return most;
 }
 
+/* At the median step; all ranks are on this machine. */
+static double dollars_per_1m(const struct accumulation_row *row)
+{
+    const struct dpt_config *c = &row->user.config;
+    const double work =
+        (double)c->train.global_batch * (dpt_config_reads_images(c) ? 1 : c->train.seq_len);
+    const struct spread step = spread_of(row->step_ms, row->n_runs);
+    return bench_dollars_per_1m(args.price.value, 1, work * 1e3 / step.median);
+}
+
+static double dollars_of_all(void)
+{
+    double dollars = 0;
+    for (int i = 0; i < args.n; i++)
+        for (int k = 0; k < args.rows[i].n_runs; k++)
+            dollars += bench_dollars(args.price.value, 1,
+                                     (double)args.steps * args.rows[i].step_ms[k] * 1e-3);
+    return dollars;
+}
+
 static void accumulation_print(void)
 {
     const struct dpt_config *c = &args.rows[0].user.config;
+    const bool priced = args.price.value > 0;
     printf("%s, global batch %d: %d runs of %d steps of each row, in turn\n\n",
            dpt_config_strategy_word(c), c->train.global_batch, (int)args.repeats, (int)args.steps);
-    printf("%11s %6s %6s %9s %19s %10s %10s %10s %10s %11s  %s\n", "micro_batch", "slots", "ranks",
-           "step ms", "runs", "held MiB", "peak MiB", "first loss", "last loss", "difference",
-           "weights_hash");
+    printf("%11s %6s %6s %9s %19s %10s %10s %10s %10s %11s", "micro_batch", "slots", "ranks",
+           "step ms", "runs", "held MiB", "peak MiB", "first loss", "last loss", "difference");
+    if (priced)
+        printf(" %11s", dpt_config_reads_images(c) ? "$/1M images" : "$/1M tokens");
+    printf("  weights_hash\n");
     for (int i = 0; i < args.n; i++) {
         const struct accumulation_row *row = &args.rows[i];
         const struct spread step = spread_of(row->step_ms, row->n_runs);
         char runs[32];
         (void)snprintf(runs, sizeof runs, "%.1f … %.1f", step.min, step.max);
-        printf("%11d %6d %6d %9.1f %21s %10.1f %10.1f %10.5f %10.5f %11.1e  %.16s\n",
-               row->micro_batch, row->slots, row->ranks, step.median, runs,
-               (double)row->held_bytes / 0x1p20, (double)row->own_bytes / 0x1p20, row->losses[0],
-               row->losses[row->n_losses - 1], loss_difference(row), row->hash);
+        printf("%11d %6d %6d %9.1f %21s %10.1f %10.1f %10.5f %10.5f %11.1e", row->micro_batch,
+               row->slots, row->ranks, step.median, runs, (double)row->held_bytes / 0x1p20,
+               (double)row->own_bytes / 0x1p20, row->losses[0], row->losses[row->n_losses - 1],
+               loss_difference(row));
+        if (priced)
+            printf(" %11.6f", dollars_per_1m(row));
+        printf("  %.16s\n", row->hash);
     }
     printf("\nheld: the account of the rank that holds most; peak: its process, or its GPU; "
            "difference: the largest of a step's loss from the first row's, relative\n");
@@ -215,12 +244,15 @@ static json_t *row_json(const struct accumulation_row *row)
     json_t *losses = json_array();
     for (int i = 0; i < row->n_losses; i++)
         (void)json_array_append_new(losses, json_real(row->losses[i]));
-    return json_pack("{s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I, s:f, s:o, s:s}", "micro_batch",
-                     row->micro_batch, "slots", row->slots, "ranks", row->ranks, "runs",
-                     row->n_runs, "step_ms", step.median, "step_ms_min", step.min, "step_ms_max",
-                     step.max, "held_bytes", (json_int_t)row->held_bytes, "peak_bytes",
-                     (json_int_t)row->own_bytes, "loss_difference", loss_difference(row), "losses",
-                     losses, "weights_hash", row->hash);
+    json_t *object = json_pack(
+        "{s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:I, s:f, s:o, s:s}", "micro_batch",
+        row->micro_batch, "slots", row->slots, "ranks", row->ranks, "runs", row->n_runs, "step_ms",
+        step.median, "step_ms_min", step.min, "step_ms_max", step.max, "held_bytes",
+        (json_int_t)row->held_bytes, "peak_bytes", (json_int_t)row->own_bytes, "loss_difference",
+        loss_difference(row), "losses", losses, "weights_hash", row->hash);
+    if (args.price.value > 0)
+        (void)json_object_set_new(object, "dollars_per_1m", json_real(dollars_per_1m(row)));
+    return object;
 }
 
 /* Rows of one micro-batch have one hash. */
@@ -247,6 +279,7 @@ static enum dpt_status accumulation_report(json_t **ret_report, struct dpt_err *
         json_pack("{s:s, s:s?, s:i, s:I, s:I, s:o}", "bench", "accumulation", "config", args.config,
                   "global_batch", args.rows[0].user.config.train.global_batch, "repeats",
                   (json_int_t)args.repeats, "steps", (json_int_t)args.steps, "rows", rows);
+    bench_cost_tell(args.price.value, dollars_of_all(), *ret_report);
     return check_rows(err);
 }
 

@@ -4,6 +4,7 @@
  * The runs of all configs alternate, repeat after repeat, in worlds of one number of nodes. */
 #include "worker/bench/bench.h"
 #include "worker/bench/compare_text.h"
+#include "worker/bench/cost.h"
 #include "worker/bench/measured_run.h"
 #include "worker/bench/programs.h"
 #include "worker/bench/user_config.h"
@@ -29,8 +30,9 @@ static struct {
     int n;
     struct method methods[METHODS_MAX];
     struct dpt_bench_sets sets;
+    struct dpt_bench_real price; /* of this machine and hour; 0: not given */
     int64_t repeats, steps, warmup, nodes;
-} args = {.repeats = 5, .steps = 10, .warmup = 2};
+} args = {.price = {BENCH_PRICE_RANGE}, .repeats = 5, .steps = 10, .warmup = 2};
 
 static enum dpt_status add_method(const char *name, size_t bytes, const char *path,
                                   struct dpt_err *err)
@@ -76,6 +78,7 @@ static const struct dpt_option options[] = {
      .max = MEASURED_WARMUP_MAX},
     {"--nodes", "N", "cluster.nnodes of every run (the largest minimum of the configs)",
      .number = &args.nodes, .min = 1, .max = BENCH_NODES_MAX},
+    BENCH_PRICE_OPTION(args.price, "this machine"),
     {"--set", "KEY=VALUE", "changes a key of all configs; repeatable", .set = dpt_bench_add_set,
      .ctx = &args.sets}};
 
@@ -184,12 +187,30 @@ static struct spread rate_of(const struct method *m)
     return spread_of(rate, m->figures.n);
 }
 
-static const char *rate_head(void)
+/* What all methods count: one of three words. */
+static const char *work_word(const char *images_word, const char *tokens_word,
+                             const char *both_word)
 {
     int images = 0;
     for (int i = 0; i < args.n; i++)
         images += of_images(&args.methods[i]);
-    return images == args.n ? "Images/sec" : images == 0 ? "Tokens/sec" : "Images or tokens/sec";
+    return images == args.n ? images_word : images == 0 ? tokens_word : both_word;
+}
+
+/* All nodes of a run are on this machine. */
+static double dollars_per_1m(const struct method *m)
+{
+    return bench_dollars_per_1m(args.price.value, 1, rate_of(m).mean);
+}
+
+static double dollars_of_all(void)
+{
+    double dollars = 0;
+    for (int i = 0; i < args.n; i++)
+        for (int k = 0; k < args.methods[i].figures.n; k++)
+            dollars += bench_dollars(args.price.value, 1,
+                                     (double)args.steps * args.methods[i].figures.step_s[k]);
+    return dollars;
 }
 
 static void compare_print_row(const struct method *m)
@@ -201,7 +222,22 @@ static void compare_print_row(const struct method *m)
     (void)snprintf(rates, sizeof rates, "%.1f ± %.1f", rate.mean, rate.deviation);
     (void)snprintf(memories, sizeof memories, "%.1f ± %.1f", memory.mean / 0x1p20,
                    memory.deviation / 0x1p20);
-    printf("%-16s | %-18s | %-20s | %s\n", m->name, steps, rates, memories);
+    printf("%-16s | %-18s | %-20s | ", m->name, steps, rates);
+    if (args.price.value > 0)
+        printf("%-17s | %.6f\n", memories, dollars_per_1m(m));
+    else
+        printf("%s\n", memories);
+}
+
+static void compare_print_head(void)
+{
+    printf("%-16s | %-17s | %-19s | ", "Method", "Avg step time (s)",
+           work_word("Images/sec", "Tokens/sec", "Images or tokens/sec"));
+    if (args.price.value > 0)
+        printf("%-16s | %s\n", "Peak memory (MB)",
+               work_word("$ per 1M images", "$ per 1M tokens", "$ per 1M images or tokens"));
+    else
+        printf("Peak memory (MB)\n");
 }
 
 /* Prints the sentences about each method beside the first, and returns them as JSON. */
@@ -243,13 +279,16 @@ static json_t *method_json(const struct method *m)
 {
     const struct compare_figures *f = &m->figures;
     const struct spread rate = rate_of(m);
-    return json_pack(
+    json_t *row = json_pack(
         "{s:s, s:s, s:s, s:i, s:i, s:o, s:s, s:f, s:f, s:o, s:o, s:I, s:f, s:s}", "method", m->name,
         "config", m->path, "strategy", dpt_config_strategy_word(&m->user.config), "ranks",
         m->world_size, "repeats", f->n, "step_s", spread_json(f->step_s, f->n), "unit",
         of_images(m) ? "images" : "tokens", "per_s", rate.mean, "per_s_deviation", rate.deviation,
         "peak_bytes", spread_json(f->memory, f->n), "wait_share", spread_json(f->wait_share, f->n),
         "sent_bytes", (json_int_t)f->sent_bytes, "loss", m->loss, "weights_hash", m->hash);
+    if (args.price.value > 0)
+        (void)json_object_set_new(row, "dollars_per_1m", json_real(dollars_per_1m(m)));
+    return row;
 }
 
 static json_t *compare_report(void)
@@ -257,8 +296,7 @@ static json_t *compare_report(void)
     json_t *rows = json_array();
     printf("%d repeats of %d steps on %d node%s of this machine, in turn\n\n", (int)args.repeats,
            (int)args.steps, (int)args.nodes, args.nodes > 1 ? "s" : "");
-    printf("%-16s | %-17s | %-19s | %s\n", "Method", "Avg step time (s)", rate_head(),
-           "Peak memory (MB)");
+    compare_print_head();
     for (int i = 0; i < args.n; i++) {
         compare_print_row(&args.methods[i]);
         (void)json_array_append_new(rows, method_json(&args.methods[i]));
@@ -266,10 +304,12 @@ static json_t *compare_report(void)
     printf("\nmean ± deviation of the repeats; memory of the rank that needs most, MB of 2^20 "
            "bytes\n\n");
     json_t *told = compare_tell();
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o}", "bench", "compare", "nodes",
-                     (json_int_t)args.nodes, "repeats", (json_int_t)args.repeats, "steps",
-                     (json_int_t)args.steps, "warmup", (json_int_t)args.warmup, "rows", rows,
-                     "observations", told);
+    json_t *report = json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o}", "bench", "compare", "nodes",
+                               (json_int_t)args.nodes, "repeats", (json_int_t)args.repeats, "steps",
+                               (json_int_t)args.steps, "warmup", (json_int_t)args.warmup, "rows",
+                               rows, "observations", told);
+    bench_cost_tell(args.price.value, dollars_of_all(), report);
+    return report;
 }
 
 static enum dpt_status run_compare(json_t **ret_report, struct dpt_err *err)

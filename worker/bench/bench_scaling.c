@@ -40,7 +40,8 @@ static struct scaling_args args = {
     .threads = 1,
     .hosts = 1,
     .rounds = 5,
-    .steps = 8};
+    .steps = 8,
+    .price = {BENCH_PRICE_RANGE}};
 static bool strong;
 static const char *html; /* NULL: no page */
 
@@ -69,6 +70,7 @@ static const struct dpt_option options[] = {
      .max = SPREAD_REPEATS_MAX},
     {"--steps", "N", "measured steps of a run (8)", .number = &args.steps, .min = 1,
      .max = MEASURED_STEPS_MAX},
+    BENCH_PRICE_OPTION(args.price, "one of the hosts"),
     {"--set", "KEY=VALUE", "changes a key of the config; repeatable", .set = dpt_bench_add_set,
      .ctx = &args.sets},
     {"--html", "FILE", "writes a page with charts to FILE", .text = &html}};
@@ -293,12 +295,24 @@ static enum dpt_status check_hashes(const struct scaling_bench *b, struct dpt_er
     return DPT_OK;
 }
 
+/* Of the measured steps, on the hosts of each world. */
+static double dollars_of_all(const struct scaling_bench *b)
+{
+    double dollars = 0;
+    for (int i = 0; i < b->n; i++)
+        for (int k = 0; k < b->worlds[i].n_runs; k++)
+            dollars += bench_dollars(b->args.price.value, b->worlds[i].hosts,
+                                     (double)b->args.steps * b->worlds[i].step_ms[k] * 1e-3);
+    return dollars;
+}
+
 static enum dpt_status scaling_report(struct scaling_bench *b, json_t **ret_report,
                                       struct dpt_err *err)
 {
     scaling_conclude(b);
     scaling_print(b);
     *ret_report = scaling_json(b);
+    bench_cost_tell(b->args.price.value, dollars_of_all(b), *ret_report);
     if (html)
         DPT_TRY(scaling_page(b, html, err));
     return check_hashes(b, err);

@@ -3,7 +3,7 @@
 #ifndef DPT_WORKER_BENCH_BENCH_SCALING_H
 #define DPT_WORKER_BENCH_BENCH_SCALING_H
 
-#include "worker/bench/bench.h"
+#include "worker/bench/cost.h"
 #include "worker/bench/measured_run.h"
 #include "worker/bench/scaling_figures.h"
 #include "worker/bench/spread.h"
@@ -25,6 +25,7 @@ struct scaling_args {
     struct dpt_bench_list worlds;
     int64_t batch; /* train.global_batch; weak: samples of a rank */
     int64_t micro_batch, seq_len, threads, hosts, rounds, steps;
+    struct dpt_bench_real price; /* of a host and hour; 0: not given */
     struct dpt_bench_sets sets;
 };
 
@@ -47,6 +48,7 @@ struct scaling_world {
     struct scaling_loss loss;
     double bound; /* of the efficiency, by the processors */
     double tokens_per_s;
+    double dollars_per_1m; /* tokens */
 };
 
 struct scaling_bench {

@@ -46,6 +46,7 @@ static void conclude_world(const struct scaling_bench *b, struct scaling_world *
         w->step.median * w->efficiency.median * (b->args.weak ? 1 : (double)w->ranks / base->ranks);
     w->loss = scaling_loss_of(&terms, &beside, &w->point);
     w->tokens_per_s = (double)w->global_batch * (double)b->args.seq_len * 1e3 / w->step.median;
+    w->dollars_per_1m = bench_dollars_per_1m(b->args.price.value, w->hosts, w->tokens_per_s);
 }
 
 /* The base comes first, so its point is there when others are compared with it. */
@@ -71,6 +72,11 @@ static void bound_note(const struct scaling_bench *b, const struct scaling_world
                    w->ranks, threads, n, what, what, 100 * w->bound);
 }
 
+static bool has_price(const struct scaling_bench *b)
+{
+    return b->args.price.value > 0;
+}
+
 static void print_scaling_head(const struct scaling_bench *b)
 {
     const struct scaling_args *a = &b->args;
@@ -80,9 +86,12 @@ static void print_scaling_head(const struct scaling_bench *b)
            a->weak ? "weak" : "strong", (double)b->parameters * 1e-6, a->precision, (int)a->batch,
            (int)a->seq_len, a->weak ? "for each rank and step" : "a step", (int)a->micro_batch,
            (int)a->rounds, (int)a->steps, b->cores, b->load_before, b->load_after);
-    printf("%-18s %5s %9s %17s %9s %8s %10s %17s %8s %10s %9s %9s  %s\n", "strategy", "ranks",
-           "step ms", "runs", "tokens/s", "speed-up", "efficiency", "runs", "of bound",
-           "exposed ms", "late ms", "sent MiB", "bottleneck");
+    printf("%-18s %5s %9s %17s %9s %8s %10s %17s %8s %10s %9s %9s", "strategy", "ranks", "step ms",
+           "runs", "tokens/s", "speed-up", "efficiency", "runs", "of bound", "exposed ms",
+           "late ms", "sent MiB");
+    if (has_price(b))
+        printf(" %11s", "$/1M tokens");
+    printf("  bottleneck\n");
 }
 
 static void print_world(const struct scaling_bench *b, const struct scaling_world *w)
@@ -91,10 +100,13 @@ static void print_world(const struct scaling_bench *b, const struct scaling_worl
     (void)snprintf(steps, sizeof steps, "%.1f … %.1f", w->step.min, w->step.max);
     (void)snprintf(efficiency, sizeof efficiency, "%.1f … %.1f", 100 * w->efficiency.min,
                    100 * w->efficiency.max);
-    printf("%-18s %5d %9.1f %19s %9.0f %8.2f %9.1f%% %19s %7.1f%% %10.1f %9.1f %9.2f  %s\n",
-           w->label, w->ranks, w->step.median, steps, w->tokens_per_s, w->speed_up.median,
+    printf("%-18s %5d %9.1f %19s %9.0f %8.2f %9.1f%% %19s %7.1f%% %10.1f %9.1f %9.2f", w->label,
+           w->ranks, w->step.median, steps, w->tokens_per_s, w->speed_up.median,
            100 * w->efficiency.median, efficiency, 100 * w->efficiency.median / w->bound,
-           w->point.exposed_ms, w->point.late_ms, (double)w->sent_bytes / mib, cause_word(b, w));
+           w->point.exposed_ms, w->point.late_ms, (double)w->sent_bytes / mib);
+    if (has_price(b))
+        printf(" %11.6f", w->dollars_per_1m);
+    printf("  %s\n", cause_word(b, w));
 }
 
 void scaling_print(const struct scaling_bench *b)
@@ -127,7 +139,7 @@ static json_t *world_json(const struct scaling_bench *b, const struct scaling_wo
         json_pack("{s:f, s:f, s:f, s:f, s:f}", "processors", ms[SCALING_PROCESSORS],
                   "communication", ms[SCALING_COMMUNICATION], "imbalance", ms[SCALING_IMBALANCE],
                   "straggler", ms[SCALING_STRAGGLER], "computation", ms[SCALING_COMPUTATION]);
-    return json_pack(
+    json_t *row = json_pack(
         "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:o, "
         "s:I, s:s, s:s}",
         "strategy", w->label, "ranks", w->ranks, "nodes", w->nodes, "hosts", w->hosts,
@@ -138,6 +150,9 @@ static json_t *world_json(const struct scaling_bench *b, const struct scaling_wo
         w->point.exposed_ms, "late_ms", w->point.late_ms, "ideal_ms", w->loss.ideal_ms, "lost_ms",
         lost, "sent_bytes", (json_int_t)w->sent_bytes, "bottleneck", cause_word(b, w),
         "weights_hash", w->hash);
+    if (has_price(b))
+        (void)json_object_set_new(row, "dollars_per_1m_tokens", json_real(w->dollars_per_1m));
+    return row;
 }
 
 json_t *scaling_json(const struct scaling_bench *b)
@@ -196,12 +211,14 @@ static void write_scaling_row(const struct scaling_bench *b, const struct scalin
     (void)fprintf(out,
                   "</td><td>%d</td><td>%.1f</td><td>%.1f … %.1f</td><td>%.0f</td><td>%.2f</td>"
                   "<td>%.1f%%</td><td>%.1f … %.1f</td><td>%.1f%%</td><td>%.1f</td><td>%.1f</td>"
-                  "<td>%.2f</td><td>%s</td></tr>\n",
+                  "<td>%.2f</td>",
                   w->ranks, w->step.median, w->step.min, w->step.max, w->tokens_per_s,
                   w->speed_up.median, 100 * w->efficiency.median, 100 * w->efficiency.min,
                   100 * w->efficiency.max, 100 * w->efficiency.median / w->bound,
-                  w->point.exposed_ms, w->point.late_ms, (double)w->sent_bytes / mib,
-                  cause_word(b, w));
+                  w->point.exposed_ms, w->point.late_ms, (double)w->sent_bytes / mib);
+    if (has_price(b))
+        (void)fprintf(out, "<td>%.6f</td>", w->dollars_per_1m);
+    (void)fprintf(out, "<td>%s</td></tr>\n", cause_word(b, w));
 }
 
 static void write_scaling_table(const struct scaling_bench *b, FILE *out)
@@ -209,8 +226,11 @@ static void write_scaling_table(const struct scaling_bench *b, FILE *out)
     (void)fputs("<h2>Figures</h2>\n<div class=\"scroll\"><table>\n<tr><th>strategy</th>"
                 "<th>ranks</th><th>step ms</th><th>runs</th><th>tokens/s</th><th>speed-up</th>"
                 "<th>efficiency</th><th>runs</th><th>of bound</th><th>exposed ms</th>"
-                "<th>late ms</th><th>sent MiB</th><th>bottleneck</th></tr>\n",
+                "<th>late ms</th><th>sent MiB</th>",
                 out);
+    if (has_price(b))
+        (void)fputs("<th>$ per 1M tokens</th>", out);
+    (void)fputs("<th>bottleneck</th></tr>\n", out);
     for (int i = 0; i < b->n; i++)
         write_scaling_row(b, &b->worlds[i], out);
     (void)fputs("</table></div>\n", out);

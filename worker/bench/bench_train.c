@@ -9,6 +9,7 @@
 
 #include "worker/bench/bench.h"
 #include "worker/bench/child.h"
+#include "worker/bench/cost.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static struct extrapolation {
     double tokens_per_s, parameters; /* 0: not asked for */
 } extrapolation;
 
-static struct dpt_bench_real price = {.min = 0, .max = 1e6};
+static struct dpt_bench_real price = {BENCH_PRICE_RANGE};
 
 static struct {
     const char *preset, *device, *offload, *pack_weights, *checkpointing, *op_times;
@@ -112,8 +113,7 @@ static const struct dpt_option options[] = {
      .text = &args.op_times},
     {"--peak", "TFLOPS", "the peak of a GPU that the table of chips lacks, for the MFU",
      .number = &args.peak_tflops, .min = 1, .max = COUNT_MAX},
-    {"--price", "DOLLARS", "price of an hour of this machine", .set = dpt_bench_set_real,
-     .ctx = &price},
+    BENCH_PRICE_OPTION(price, "this machine"),
     {"--extrapolate", "RATE,PARAMETERS", "measures nothing: a model of 1e12 from this rate",
      .set = set_extrapolation, .ctx = &extrapolation},
     {"--no-gemm", .help = "does not measure the gemm rate before and after the steps",

@@ -1,5 +1,6 @@
 /* What dpt-bench train prints of its runs (bench_train.h). */
 #include "worker/bench/bench_train.h"
+#include "worker/bench/cost.h"
 #include "worker/bench/memory_record.h"
 
 #include <math.h>
@@ -36,10 +37,11 @@ void train_report_add_rate(json_t *run, double gemm_gflops)
 
 void train_report_add_price(json_t *run, double price)
 {
-    const double dollars = price * run_number(run, "elapsed_s") / 3600;
+    const double dollars = bench_dollars(price, 1, run_number(run, "elapsed_s"));
     json_object_set_new(run, "dollars", json_real(dollars));
-    json_object_set_new(run, "dollars_per_1m_tokens",
-                        json_real(dollars * 1e6 / run_number(run, "total_tokens")));
+    json_object_set_new(
+        run, "dollars_per_1m_tokens",
+        json_real(bench_dollars_per_1m(price, 1, run_number(run, "mean_tokens_per_s"))));
 }
 
 void train_report_add_total(json_t *report)

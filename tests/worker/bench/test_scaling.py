@@ -6,6 +6,7 @@ trajectory promises them, pages that are well-formed, and wrong options. Standar
 
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -70,6 +71,19 @@ def unsteady(program, folder):
     return own / "dpt-bench"
 
 
+def check_price(report, said, rows):
+    """The cost at 7.2 dollars an hour, 0.002 a second, of one machine. rows: dollars for a million, rate, milliseconds
+    of a step; each has one run."""
+    assert report["price"] == 7.2 and rows, report
+    for dollars, rate, _ in rows:
+        assert abs(dollars * rate / (0.002 * 1e6) - 1) < 1e-9, (dollars, rate)
+        assert f" {dollars:.6f}" in said, (dollars, said)
+    seconds = sum(ms for _, _, ms in rows) * report["steps"] / 1000
+    assert abs(report["dollars"] / (0.002 * seconds) - 1) < 1e-9, (report, seconds)
+    total = f"Cost: ${report['dollars']:.6g} for the measured steps of all runs, at $7.2 a machine and hour"
+    assert total in said.splitlines(), said
+
+
 def check_scaling(program, folder):
     page = folder / "page.html"
     report, said = measured(program, "scaling", "--worlds", "2,1,2", "--batch", "8", *SMALL, "--html", page)
@@ -92,13 +106,17 @@ def check_scaling(program, folder):
 
     # Every rank has as many threads as there are cores: two ranks have half of the efficiency at most.
     cores = report["cores"]
+    assert "dollars" not in report and "$" not in said and "dollars_per_1m_tokens" not in one, said
     report, said = measured(program, "scaling", "--weak", "--worlds", "1,2", "--batch", "4", "--threads", cores,
-                            "--strategy", "dp", *SMALL)
+                            "--strategy", "dp", *SMALL, "--price", "7.2", "--html", page)
     one, two = report["rows"]
     assert (one["global_batch"], two["global_batch"]) == (4, 8) and report["mode"] == "weak", report
     assert two["efficiency_bound"] == 0.5 and two["nodes"] == 1 and two["strategy"] == "dp", two
     assert abs(two["efficiency_of_bound"] / two["efficiency"]["median"] - 2) < 1e-9, two
     threads = f" of {cores} threads" if cores > 1 else ""
+    check_price(report, said, [(row["dollars_per_1m_tokens"], row["tokens_per_s"], row["step_ms"]["median"])
+                               for row in report["rows"]])
+    assert "$ per 1M tokens" in page.read_text() and re.search(r"sent MiB \$/1M tokens +bottleneck", said), said
     note = f"2 ranks{threads} on {cores} cores: efficiency is bounded by cores at 50.0 %"
     assert report["notes"] == [note] and note in said, (report["notes"], said)
 
@@ -139,6 +157,12 @@ def check_compare(program, folder):
     refused(program, "compare", 1, "no/such", "--config", "a=/no/such", "--config", f"b={folder}/ddp")
     refused(unsteady(program, folder), "compare", 1, f"two runs of a ({folder}/ddp) ended with different weights",
             "--config", f"a={folder}/ddp", "--config", f"b={folder}/ddp", "--repeats", "2", "--steps", "1")
+    report, said = measured(program, "compare", "--config", f"one={folder}/ddp", "--config", f"two={folder}/ddp",
+                            "--repeats", "1", "--steps", "2", "--warmup", "0", "--price", "7.2")
+    check_price(report, said, [(row["dollars_per_1m"], row["per_s"], 1000 * row["step_s"]["mean"])
+                               for row in report["rows"]])
+    assert said.splitlines()[2].endswith("| Peak memory (MB) | $ per 1M images"), said
+    refused(program, "compare", 2, "--price", "--price", "-1")
     (folder / "wrong").write_text("train: {stpes: 1}\n")
     refused(program, "compare", 2, "wrong:1", "--config", f"a={folder}/wrong", "--config", f"b={folder}/ddp")
 
@@ -158,6 +182,11 @@ def check_accumulation(program, folder):
     assert rows[1, 2]["loss_difference"] == 0 and 0 < rows[2, 1]["loss_difference"] < 1e-2, report
     assert len(rows[1, 1]["losses"]) == 5 and rows[1, 1]["held_bytes"] < rows[2, 1]["held_bytes"], report
     assert "micro_batch" in said and not list(folder.glob("never*")), said
+    report, said = measured(program, "accumulation", "--config", folder / "text.yaml", "--micro", "2", "--repeats", "1",
+                            "--steps", "2", "--price", "7.2")
+    check_price(report, said, [(row["dollars_per_1m"], 8 * 16 * 1000 / row["step_ms"], row["step_ms"])
+                               for row in report["rows"]])
+    assert "$/1M tokens  weights_hash" in said, said
     refused(program, "accumulation", 2, "there is no micro-batch", "--config", folder / "text.yaml", "--micro", "3")
     refused(program, "accumulation", 2, "--micro", "--micro", "0")
     refused(unsteady(program, folder), "accumulation", 1, "two runs with micro-batch 2 on 1 ranks end with different",
