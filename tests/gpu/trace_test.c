@@ -379,6 +379,7 @@ static void test_traced_run_has_the_same_bits(void **state)
     rig_undisturbed(&config, "untraced", 1, false, plain);
     forget_library();
     assert_string_equal(plain, traced);
+    rig_check_device_memory("untraced");
     check_records(trace);
     check_flows(trace);
 #ifndef DPT_TEST_EMULATED

@@ -24,20 +24,35 @@ static void print_line(void *ctx, const char *text)
     printf("%s\n", text);
 }
 
-void memory_record_print(const json_t *rank)
+/* The figures of `place`: the record itself has those of the host. `counted`: those of all tags. */
+static struct dpt_memory_report report_of_place(const json_t *place, const json_t *counted)
 {
-    const json_t *tags = json_object_get(rank, "tags");
-    struct dpt_memory_report report = {
-        .allocated_all = memory_record_bytes(rank, "counted", "bytes"),
-        .peak_all = memory_record_bytes(rank, "counted", "peak"),
-        .reserved = memory_record_bytes(rank, "reserved", "bytes"),
-        .reserved_peak = memory_record_bytes(rank, "reserved", "peak"),
-        .true_peak = memory_record_true_peak(rank)};
+    const json_t *tags = json_object_get(place, "tags");
+    struct dpt_memory_use use = {.all = memory_record_bytes(counted, "bytes", NULL),
+                                 .all_peak = memory_record_bytes(counted, "peak", NULL),
+                                 .reserved = memory_record_bytes(place, "reserved", "bytes"),
+                                 .reserved_peak = memory_record_bytes(place, "reserved", "peak")};
+    int64_t formula[DPT_MEMORY_COUNT];
     for (int t = 0; t < DPT_MEMORY_COUNT; t++) {
         const char *name = dpt_memory_tag_name((enum dpt_memory_tag)t);
-        report.estimated[t] = memory_record_bytes(tags, name, "formula");
-        report.allocated[t] = memory_record_bytes(tags, name, "bytes");
-        report.peak[t] = memory_record_bytes(tags, name, "peak");
+        formula[t] = memory_record_bytes(tags, name, "formula");
+        use.tag[t] = memory_record_bytes(tags, name, "bytes");
+        use.tag_peak[t] = memory_record_bytes(tags, name, "peak");
     }
-    dpt_memory_report_print(&report, print_line, NULL);
+    return dpt_memory_report_of(&use, formula);
+}
+
+void memory_record_print(const json_t *rank)
+{
+    const json_t *gpu = json_object_get(rank, "device");
+    struct dpt_memory_report host = report_of_place(rank, json_object_get(rank, "counted")),
+                             device = report_of_place(gpu, gpu);
+    host.true_peak = memory_record_true_peak(rank);
+    if (device.peak_all > 0) {
+        host.place = "host";
+        device.place = "GPU";
+        device.workspace_apart = true;
+        dpt_memory_report_print(&device, print_line, NULL);
+    }
+    dpt_memory_report_print(&host, print_line, NULL);
 }

@@ -12,7 +12,8 @@ int64_t memory_record_bytes(const json_t *rank, const char *key, const char *inn
 /* The peak that the kernel reports for the rank's process, less the pages of other ranks. */
 int64_t memory_record_true_peak(const json_t *rank);
 
-/* Prints "Allocated vs Estimated" of the rank's host memory to standard output. */
+/* Prints "Allocated vs Estimated" of the rank's memory to standard output: of its GPU, if it has
+ * one, and of the host. */
 void memory_record_print(const json_t *rank);
 
 #endif

@@ -182,8 +182,8 @@ static enum dpt_status source_read(struct dpt_source *s, struct dpt_err *err)
     if (s->written.strategy.offload == DPT_OFFLOAD_OPTIMIZER)
         return dpt_fail(
             err, DPT_ECONFIG,
-            "strategy.offload optimizer has no plan, because the memory of a GPU has no "
-            "formula; plan with --set strategy.offload=none");
+            "strategy.offload optimizer has no plan, because the state is divided between host and "
+            "GPU, and a plan has one memory a rank; plan with --set strategy.offload=none");
     if (s->written.model.init_from[0])
         DPT_TRY(dpt_wrap(err, dpt_published_sizes(s->written.model.init_from, &s->sizes, err),
                          "model.init_from"));

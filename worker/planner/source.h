@@ -36,7 +36,7 @@ DPT_MUST_USE enum dpt_status dpt_source_open(const struct dpt_source_args *args,
                                              struct dpt_source *ret, struct dpt_err *err);
 void dpt_source_close(struct dpt_source *source);
 
-/* The config with this strategy on these machines. The GPU's memory has no formula: a config with
+/* The config with this strategy on these machines. A GPU's workspace has no formula: a config with
  * cluster.device cuda is loaded with device cpu and without packed weights. DPT_ECONFIG: the
  * config's rules refuse the combination. */
 DPT_MUST_USE enum dpt_status dpt_source_load(const struct dpt_source *source,

@@ -46,6 +46,37 @@ static void table_has_a_row_for_each_category(void **state)
                               "true peak                                                  150.0\n");
 }
 
+/* A rank with a GPU has two places; kernels' workspace has no estimate and a row of its own. */
+static void table_of_a_gpu_has_its_workspace_apart(void **state)
+{
+    (void)state;
+    const int64_t mb = 1 << 20;
+    int64_t estimated[DPT_MEMORY_COUNT] = {
+        [DPT_MEMORY_WEIGHTS] = 40 * mb, [DPT_MEMORY_ACTIVATIONS] = 10 * mb};
+    struct dpt_memory_use use = {
+        .all = 55 * mb, .all_peak = 60 * mb, .reserved = 56 * mb, .reserved_peak = 61 * mb};
+    char text[2048] = "";
+    use.tag[DPT_MEMORY_WEIGHTS] = use.tag_peak[DPT_MEMORY_WEIGHTS] = 40 * mb;
+    use.tag[DPT_MEMORY_ACTIVATIONS] = use.tag_peak[DPT_MEMORY_ACTIVATIONS] = 10 * mb;
+    use.tag[DPT_MEMORY_WORKSPACE] = 5 * mb;
+    use.tag_peak[DPT_MEMORY_WORKSPACE] = 7 * mb;
+    struct dpt_memory_report report = dpt_memory_report_of(&use, estimated);
+    report.place = "GPU";
+    report.workspace_apart = true;
+    dpt_memory_report_print(&report, add_line, text);
+    assert_string_equal(text, "Allocated vs Estimated, GPU, MB (2^20 bytes)\n"
+                              "                estimated    allocated   difference         peak\n"
+                              "model                40.0         40.0       +0.0 %         40.0\n"
+                              "grad                  0.0          0.0                       0.0\n"
+                              "optim                 0.0          0.0                       0.0\n"
+                              "activations          10.0         10.0       +0.0 %         10.0\n"
+                              "comm                  0.0          0.0                       0.0\n"
+                              "other                 0.0          0.0                       0.0\n"
+                              "workspace                          5.0                       7.0\n"
+                              "all                  50.0         55.0      +10.0 %         60.0\n"
+                              "reserved                          56.0                      61.0\n");
+}
+
 static void line_has_the_fields_of_a_rank(void **state)
 {
     (void)state;
@@ -65,6 +96,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(table_has_a_row_for_each_category),
+        cmocka_unit_test(table_of_a_gpu_has_its_workspace_apart),
         cmocka_unit_test(line_has_the_fields_of_a_rank),
     };
     return cmocka_run_group_tests_name("report of memory", tests, NULL, NULL);

@@ -29,8 +29,9 @@ void keep_state_on_device(struct dpt_config *config);
 struct dpt_config device_rig_config(enum dpt_accumulate accumulate, enum dpt_precision precision,
                                     int steps);
 
-/* Runs in a world of `world` ranks on two hosts and compares rank 0's account of the host's memory
- * with the formula. Returns the device's bytes; *ret_elements is the model's number of elements. */
+/* Runs in a world of `world` ranks on two hosts and compares rank 0's accounts of the host's and
+ * the device's memory with the formulas. Returns the device's bytes; *ret_elements is the model's
+ * number of elements. */
 json_int_t device_rig_bytes(const struct dpt_config *config, const char *name, int world,
                             json_int_t *ret_elements);
 

@@ -4,6 +4,8 @@
 #include "tests/worker/train/device_rig.h"
 #include "tests/worker/train/plain.h"
 
+#include "base/fs.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -205,6 +207,45 @@ static void memory_is_where_it_should_be(void **state)
                 (2 + 12 + 4) * elements);
 }
 
+/* While the run goes on a line of each rank has the device's memory, in which the state lies; at
+ * the end come the table of the device and that of the host. */
+static void lines_have_the_memory_of_the_device(void **state)
+{
+    (void)state;
+    enum { STEPS = 4 };
+    struct dpt_config config = device_rig_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, STEPS);
+    char hash[64], said[160], line[96];
+    struct dpt_err err;
+    keep_state_on_device(&config);
+    config.log.memory_every = 2;
+    assert_int_equal(dpt_fs_mkdirs(rig_dir("lines"), &err), DPT_OK);
+    const int fd = rig_log_to(rig_dir("lines"), said);
+    rig_undisturbed(&config, "lines", 2, true, hash);
+    rig_log_back(fd);
+    char path[192];
+    json_error_t error;
+    (void)snprintf(path, sizeof path, "%s/node-/rank-0.memory.json", rig_dir("lines"));
+    json_t *account = json_load_file(path, 0, &error), *device = json_object_get(account, "device"),
+           *tags = json_object_get(device, "tags");
+    assert_non_null(account);
+    const json_int_t moments = json_integer_value(
+                         json_object_get(json_object_get(tags, "moments"), "bytes")),
+                     bytes = json_integer_value(json_object_get(device, "bytes"));
+    assert_true(moments > 0 && bytes > moments);
+    (void)snprintf(line, sizeof line, "optim=%.1f alloc=%.1f ", (double)moments / 0x1p20,
+                   (double)bytes / 0x1p20);
+    json_decref(account);
+    for (int rank = 0; rank < 2; rank++) {
+        char begin[32];
+        (void)snprintf(begin, sizeof begin, "[Rank %d] model=", rank);
+        assert_int_equal(rig_said(said, begin), 1 + STEPS / 2); /* the first step has one, too */
+    }
+    assert_true(rig_said(said, line) >= 1 + STEPS / 2);
+    assert_int_equal(rig_said(said, "Allocated vs Estimated, GPU, MB"), 2);
+    assert_int_equal(rig_said(said, "Allocated vs Estimated, host, MB"), 2);
+    assert_int_equal(rig_said(said, "workspace "), 2);
+}
+
 /* What a step's lists and marks have of other memory is some numbers long. */
 static void bulk_copies_are_page_locked(void **state)
 {
@@ -241,6 +282,7 @@ int main(void)
         T(nccl_sends_what_it_must),
         T(nccl_adds_as_it_likes),
         T(memory_is_where_it_should_be),
+        T(lines_have_the_memory_of_the_device),
         T(bulk_copies_are_page_locked),
     };
     return cmocka_run_group_tests_name("ranks with a device", tests, rig_setup, rig_teardown);

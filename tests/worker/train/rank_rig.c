@@ -1,6 +1,7 @@
 /* Config, folders and undisturbed runs for the stories of ranks. */
 #include "tests/worker/train/rank_rig.h"
 
+#include "base/account.h"
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/rng.h"
@@ -289,6 +290,37 @@ int rig_said(const char *path, const char *words)
         n += strstr(line, words) != NULL;
     assert_int_equal(fclose(f), 0);
     return n;
+}
+
+static json_int_t tag_bytes(const json_t *device, const char *tag, const char *what)
+{
+    const json_t *tags = json_object_get(device, "tags");
+    return json_integer_value(json_object_get(json_object_get(tags, tag), what));
+}
+
+void rig_check_device_memory(const char *name)
+{
+    char path[192];
+    json_error_t error;
+    (void)snprintf(path, sizeof path, "%s/node-/rank-0.memory.json", rig_dir(name));
+    json_t *account = json_load_file(path, 0, &error), *device = json_object_get(account, "device");
+    json_int_t all = 0;
+    for (int i = 0; i < DPT_MEMORY_COUNT; i++) {
+        const char *tag = dpt_memory_tag_name((enum dpt_memory_tag)i);
+        const json_int_t bytes = tag_bytes(device, tag, "bytes"),
+                         formula = tag_bytes(device, tag, "formula");
+        all += bytes;
+        if (i == DPT_MEMORY_WORKSPACE || i == DPT_MEMORY_OTHER)
+            assert_int_equal(formula, 0);
+        else if (bytes != formula)
+            fail_msg("%s: the device has %lld bytes of %s, the formula says %lld", name,
+                     (long long)bytes, tag, (long long)formula);
+    }
+    assert_true(all > 0);
+    assert_int_equal(all, json_integer_value(json_object_get(device, "bytes")));
+    assert_true(json_integer_value(json_object_get(json_object_get(device, "reserved"), "bytes")) >=
+                all);
+    json_decref(account);
 }
 
 json_t *rig_summary_of(const char *dir)

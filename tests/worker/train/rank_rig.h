@@ -57,6 +57,11 @@ const char *rig_dir(const char *name);
 /* summary.json of a run; owned by the caller. */
 json_t *rig_summary_of(const char *dir);
 
+/* Compares the memory that rank 0 of a run had on its device at the end with the formula, tag by
+ * tag. The workspace of kernels and the sums of the norm (`other`) have none; that of `comm` is a
+ * lower bound. */
+void rig_check_device_memory(const char *name);
+
 /* A number of a summary or of a line of a log. */
 double rig_number(const json_t *object, const char *name);
 

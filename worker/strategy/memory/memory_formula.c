@@ -43,17 +43,20 @@ static int64_t shard_numel(const struct memory *m, struct dpt_shard shard)
     return (int64_t)dpt_memory_list_shard_bytes(m->spec->grid, shard, 1);
 }
 
-/* Bytes of the weights of the base model under adapters. Each rank has them whole. With cuda they
- * are on the GPU and do not count. */
+static bool is_cuda(const struct memory *m)
+{
+    return m->spec->config->cluster.device == DPT_DEVICE_CUDA;
+}
+
+/* Bytes of the weights of the base model under adapters. Each rank has them whole, where the model
+ * is computed: with cuda on the GPU. */
 static int64_t base_bytes(const struct memory *m)
 {
     const struct dpt_model *base = dpt_model_base(m->spec->model);
-    const bool here = base && m->spec->config->cluster.device != DPT_DEVICE_CUDA;
-    return here ? dpt_model_flat_numel(base) * m->w : 0;
+    return base ? dpt_model_flat_numel(base) * m->w : 0;
 }
 
-/* Adds the host memory that the strategy's memory list has. */
-static void add_held(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
+static void list_held(const struct memory *m, struct dpt_memory_list *ret)
 {
     const struct dpt_strategy_traits *traits = &m->part.traits;
     const struct dpt_memory_place place = {
@@ -62,8 +65,15 @@ static void add_held(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
         .grid = m->spec->grid,
         .ranges = traits->route == DPT_GRADIENT_BUCKETS ? &m->buckets.ranges : m->spec->grid,
         .part = &m->part};
+    dpt_memory_list_make(&place, ret);
+}
+
+/* Adds the host memory that the strategy's memory list has. */
+static void add_held(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
+{
+    const struct dpt_strategy_traits *traits = &m->part.traits;
     struct dpt_memory_list list;
-    dpt_memory_list_make(&place, &list);
+    list_held(m, &list);
     const int n = traits->on_device ? DPT_ITEM_REGISTERED_COUNT : DPT_ITEM_COUNT;
     for (int i = 0; i < n; i++)
         ret[list.item[i].tag] += list.item[i].n * (int64_t)list.item[i].bytes;
@@ -108,16 +118,16 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     struct memory m;
     struct dpt_err err;
     const struct dpt_config *config = spec->config;
-    const bool cuda = config->cluster.device == DPT_DEVICE_CUDA;
     const struct dpt_sample_form form = dpt_sample_form(config);
     const int64_t b = config->train.micro_batch, t = form.positions;
     memory_init(&m, spec);
+    const bool cuda = is_cuda(&m);
     const struct dpt_strategy_traits *traits = &m.part.traits;
     if (traits->route != DPT_GRADIENT_UNITS)
         DPT_ASSERT(dpt_model_buckets_init(&m.buckets, config, spec->model, &err) == DPT_OK);
     memset(ret, 0, DPT_MEMORY_COUNT * sizeof *ret);
     add_held(&m, ret);
-    ret[DPT_MEMORY_WEIGHTS] += base_bytes(&m);
+    ret[DPT_MEMORY_WEIGHTS] += cuda ? 0 : base_bytes(&m);
     if (spec->packed_operand > 0)
         ret[DPT_MEMORY_PACKED] = dpt_memory_packed(spec->model, spec->packed_operand);
     if (cuda) {
@@ -137,6 +147,49 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
                                 (int64_t)dpt_stager_bytes((size_t)m.p * sizeof(float));
     if (config->trace.dir[0] && !config->train.eval_only)
         ret[DPT_MEMORY_TRACE] = (int64_t)dpt_trace_recorder_bytes(DPT_TRACE_EVENTS_MAX);
+    dpt_model_buckets_fini(&m.buckets);
+}
+
+/* Adds the GPU's memory of a state that the GPU keeps. The host has a copy of the masters and
+ * moments, and the same of a shadow. f32 masters lie in the weights of all units, where there are
+ * any. */
+static void add_held_on_device(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
+{
+    struct dpt_memory_list list;
+    list_held(m, &list);
+    const bool in_whole = list.item[DPT_ITEM_WHOLE].n > 0 && m->k == 0;
+    for (int i = 0; i < DPT_ITEM_COUNT; i++) {
+        const struct dpt_memory_entry *item = &list.item[i];
+        const bool state = i <= DPT_ITEM_SHADOW_V && !(i == DPT_ITEM_OWN_PARAM && in_whole);
+        if (state || i >= DPT_ITEM_REGISTERED_COUNT)
+            ret[item->tag] += item->n * (int64_t)item->bytes;
+    }
+}
+
+void dpt_memory_device_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT])
+{
+    struct memory m;
+    struct dpt_err err;
+    const struct dpt_config *config = spec->config;
+    const struct dpt_sample_form form = dpt_sample_form(config);
+    const int64_t b = config->train.micro_batch, t = form.positions;
+    memset(ret, 0, DPT_MEMORY_COUNT * sizeof *ret);
+    memory_init(&m, spec);
+    if (!is_cuda(&m))
+        return;
+    if (m.part.traits.route != DPT_GRADIENT_UNITS)
+        DPT_ASSERT(dpt_model_buckets_init(&m.buckets, config, spec->model, &err) == DPT_OK);
+    if (m.part.traits.on_device) {
+        add_held_on_device(&m, ret);
+    } else {
+        ret[DPT_MEMORY_WEIGHTS] = m.p * m.w;
+        ret[DPT_MEMORY_SLOT_GRADIENTS] = m.p * F32;
+    }
+    ret[DPT_MEMORY_WEIGHTS] += base_bytes(&m);
+    ret[DPT_MEMORY_ACTIVATIONS] = (int64_t)dpt_model_saved_bytes(spec->model, b, t);
+    ret[DPT_MEMORY_SCRATCH] = (int64_t)dpt_model_scratch_bytes(spec->model, b, t);
+    ret[DPT_MEMORY_DATA] = (int64_t)dpt_batch_bytes(&form, b) + b * form.losses * F32 +
+                           (dpt_model_labels(spec->model) > 0 ? b * F32 : 0);
     dpt_model_buckets_fini(&m.buckets);
 }
 
@@ -179,7 +232,7 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
                   shard = t->state == DPT_STATE_FIRST ? held
                                                       : shard_numel(&m, (struct dpt_shard){0, m.n});
     const bool lanes = t->route == DPT_GRADIENT_LANES;
-    int64_t formula[DPT_MEMORY_COUNT], bytes = base_bytes(&m);
+    int64_t formula[DPT_MEMORY_COUNT], bytes = is_cuda(&m) ? 0 : base_bytes(&m);
     dpt_memory_formula(spec, formula);
     if (t->on_device)
         return bound_beside_device(&m, formula);
@@ -198,7 +251,7 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
     if (m.part.shadow_source >= 0)
         bytes += 16 * shard;
     bytes += other_bytes(formula);
-    if (spec->config->cluster.device == DPT_DEVICE_CUDA)
+    if (is_cuda(&m))
         bytes += m.largest * F32;
     return bytes;
 }

@@ -32,6 +32,13 @@ struct dpt_memory_spec {
  * needs while it writes, and `other` are 0. */
 void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT]);
 
+/* Bytes of the GPU's memory by tag, with cluster.device cuda (all 0 without): weights, state and
+ * gradients where the GPU keeps them, else a copy of the weights and a slot's gradients; the base
+ * of adapters; activations, scratch and the micro-batch. Exact, but for the workspace of kernels
+ * and libraries, which has no formula and is 0, and for `other`: the sums of the gradient's norm.
+ */
+void dpt_memory_device_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT]);
+
 /* The same memory as one sum that a person can check. P: parameters, N: ranks, w: bytes of a
  * parameter in the compute dtype, k: bytes of the f32 master beside it (0 with f32, else 4), U:
  * elements of the largest unit. The sum is

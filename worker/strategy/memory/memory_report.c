@@ -35,25 +35,55 @@ static void print_measured(const struct printer *p, const char *name, int64_t no
     p->line(p->ctx, text);
 }
 
+struct dpt_memory_report dpt_memory_report_of(const struct dpt_memory_use *use,
+                                              const int64_t estimated[DPT_MEMORY_COUNT])
+{
+    struct dpt_memory_report report = {.allocated_all = use->all,
+                                       .peak_all = use->all_peak,
+                                       .reserved = use->reserved,
+                                       .reserved_peak = use->reserved_peak};
+    for (int i = 0; i < DPT_MEMORY_COUNT; i++) {
+        report.estimated[i] = estimated[i];
+        report.allocated[i] = use->tag[i];
+        report.peak[i] = use->tag_peak[i];
+    }
+    return report;
+}
+
+static void print_memory_head(const struct printer *p, const char *place)
+{
+    char head[LINE_BYTES];
+    (void)snprintf(head, sizeof head, "Allocated vs Estimated, %s%sMB (2^20 bytes)",
+                   place ? place : "", place ? ", " : "");
+    p->line(p->ctx, head);
+    (void)snprintf(head, sizeof head, "%-12s %12s %12s %12s %12s", "", "estimated", "allocated",
+                   "difference", "peak");
+    p->line(p->ctx, head);
+}
+
 void dpt_memory_report_print(const struct dpt_memory_report *report,
                              void (*line)(void *ctx, const char *text), void *ctx)
 {
     int64_t estimated[DPT_MEMORY_CATEGORIES], allocated[DPT_MEMORY_CATEGORIES],
         peak[DPT_MEMORY_CATEGORIES], estimated_all = 0;
     const struct printer p = {line, ctx};
-    char head[LINE_BYTES];
+    const int64_t workspace = report->allocated[DPT_MEMORY_WORKSPACE],
+                  workspace_peak = report->peak[DPT_MEMORY_WORKSPACE];
     dpt_memory_by_category(report->estimated, estimated);
     dpt_memory_by_category(report->allocated, allocated);
     dpt_memory_by_category(report->peak, peak);
-    line(ctx, "Allocated vs Estimated, MB (2^20 bytes)");
-    (void)snprintf(head, sizeof head, "%-12s %12s %12s %12s %12s", "", "estimated", "allocated",
-                   "difference", "peak");
-    line(ctx, head);
+    if (report->workspace_apart) {
+        allocated[DPT_MEMORY_OF_ACTIVATIONS] -= workspace;
+        peak[DPT_MEMORY_OF_ACTIVATIONS] -= workspace_peak;
+    }
+    print_memory_head(&p, report->place);
     for (int c = 0; c < DPT_MEMORY_CATEGORIES; c++) {
         print_memory_row(&p, dpt_memory_category_name((enum dpt_memory_category)c), estimated[c],
                          allocated[c], peak[c]);
         estimated_all += estimated[c];
     }
+    if (report->workspace_apart)
+        print_measured(&p, "workspace", workspace, workspace_peak);
     print_memory_row(&p, "all", estimated_all, report->allocated_all, report->peak_all);
     print_measured(&p, "reserved", report->reserved, report->reserved_peak);
     if (report->true_peak > 0)

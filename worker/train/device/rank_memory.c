@@ -23,14 +23,13 @@ static json_t *use_json(int64_t bytes, int64_t peak)
     return json_pack("{s:I, s:I}", "bytes", (json_int_t)bytes, "peak", (json_int_t)peak);
 }
 
-/* The use by tag, with the bytes that the formula gives (`formula`; NULL: without). */
+/* The use by tag, with the bytes that the formula gives. */
 static json_t *tags_json(const struct dpt_memory_use *use, const int64_t *formula)
 {
     json_t *tags = json_object();
     for (int i = 0; tags && i < DPT_MEMORY_COUNT; i++) {
         json_t *tag = use_json(use->tag[i], use->tag_peak[i]);
-        int failed =
-            formula ? json_object_set_new(tag, "formula", json_integer((json_int_t)formula[i])) : 0;
+        int failed = json_object_set_new(tag, "formula", json_integer((json_int_t)formula[i]));
         failed |= json_object_set_new(tags, dpt_memory_tag_name((enum dpt_memory_tag)i), tag);
         if (failed) {
             json_decref(tags);
@@ -65,7 +64,16 @@ struct memory_found {
     struct dpt_memory_use host, device;
     struct dpt_process_memory process;
     int64_t formula[DPT_MEMORY_COUNT], formula_all, bound;
+    int64_t device_formula[DPT_MEMORY_COUNT], device_formula_all;
 };
+
+static int64_t sum_of_tags(const int64_t bytes[DPT_MEMORY_COUNT])
+{
+    int64_t sum = 0;
+    for (int i = 0; i < DPT_MEMORY_COUNT; i++)
+        sum += bytes[i];
+    return sum;
+}
 
 static void find_memory(const struct dpt_rank *r, struct memory_found *ret)
 {
@@ -74,9 +82,9 @@ static void find_memory(const struct dpt_rank *r, struct memory_found *ret)
     dpt_account_read(&r->device->device_memory, &ret->device);
     dpt_memory_of_process("", &ret->process);
     dpt_memory_formula(&spec, ret->formula);
-    ret->formula_all = 0;
-    for (int i = 0; i < DPT_MEMORY_COUNT; i++)
-        ret->formula_all += ret->formula[i];
+    ret->formula_all = sum_of_tags(ret->formula);
+    dpt_memory_device_formula(&spec, ret->device_formula);
+    ret->device_formula_all = sum_of_tags(ret->device_formula);
     ret->bound = dpt_memory_bound(&spec);
 }
 
@@ -87,7 +95,7 @@ static json_t *record_json(const struct dpt_rank *r, const struct memory_found *
     const struct dpt_process_memory *process = &found->process;
     return json_pack(
         "{s:s, s:i, s:i, s:i, s:s, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:I, s:I, s:I, s:{s:I, s:I, s:o}}",
+        "s:I, s:I, s:I, s:{s:I, s:I, s:o, s:I, s:o}}",
         "node", r->options->start->node, "local_rank", r->options->start->local_rank, "rank",
         r->gen.rank, "world_size", r->gen.world_size, "strategy", r->config->strategy.name,
         "parameters", (json_int_t)dpt_model_param_count(r->model), "elements",
@@ -99,8 +107,9 @@ static json_t *record_json(const struct dpt_rank *r, const struct memory_found *
         (json_int_t)process->resident, "process_at_start", (json_int_t)d->memory_at_start, "anon",
         (json_int_t)process->anon, "file", (json_int_t)process->file, "shared",
         (json_int_t)process->shared, "shared_own", (json_int_t)dpt_comm_listener_bytes(r->listener),
-        "device", "bytes", (json_int_t)device->all, "peak", (json_int_t)device->all_peak, "tags",
-        tags_json(device, NULL));
+        "device", "bytes", (json_int_t)device->all, "peak", (json_int_t)device->all_peak,
+        "reserved", use_json(device->reserved, device->reserved_peak), "formula",
+        (json_int_t)found->device_formula_all, "tags", tags_json(device, found->device_formula));
 }
 
 static void log_table_line(void *ctx, const char *text)
@@ -116,19 +125,19 @@ static int64_t true_peak(const struct dpt_rank *r, const struct dpt_process_memo
     return process->peak - (others > 0 ? others : 0);
 }
 
-static void log_table(const struct dpt_rank *r, const struct memory_found *found)
+/* The table of the GPU, if there is one, and of the host. */
+static void log_tables(const struct dpt_rank *r, const struct memory_found *found)
 {
-    struct dpt_memory_report report = {.allocated_all = found->host.all,
-                                       .peak_all = found->host.all_peak,
-                                       .reserved = found->host.reserved,
-                                       .reserved_peak = found->host.reserved_peak,
-                                       .true_peak = true_peak(r, &found->process)};
-    for (int i = 0; i < DPT_MEMORY_COUNT; i++) {
-        report.estimated[i] = found->formula[i];
-        report.allocated[i] = found->host.tag[i];
-        report.peak[i] = found->host.tag_peak[i];
+    struct dpt_memory_report host = dpt_memory_report_of(&found->host, found->formula),
+                             device = dpt_memory_report_of(&found->device, found->device_formula);
+    host.true_peak = true_peak(r, &found->process);
+    if (r->device->device_model) {
+        host.place = "host";
+        device.place = "GPU";
+        device.workspace_apart = true;
+        dpt_memory_report_print(&device, log_table_line, NULL);
     }
-    dpt_memory_report_print(&report, log_table_line, NULL);
+    dpt_memory_report_print(&host, log_table_line, NULL);
 }
 
 /* ---- the snapshot ---- */
@@ -252,7 +261,7 @@ void rank_write_memory(struct dpt_rank *r)
         return; /* a guest holds nothing of this world */
     find_memory(r, &found);
     if (r->config->log.memory_every > 0)
-        log_table(r, &found);
+        log_tables(r, &found);
     if (!r->config->log.dir[0] || !rank_may_record(r, "the account of memory is"))
         return;
     rank_write_record(r, "memory", record_json(r, &found));
