@@ -3,7 +3,7 @@ $DPT_TEST_HTA, PyTorch's that of $DPT_TORCH_PYTHON."""
 
 import shutil
 
-from accept import measure_cost, measure_tools
+from accept import measure_cost, measure_gpu, measure_tools
 from accept.causes import Case, bare_step_ms, known_cause
 from accept.reproduce import reproduce
 from netns import Unavailable
@@ -43,4 +43,5 @@ def causes(line):
     line.at_least("times compared", times, count)
 
 
-LINES = [causes, *measure_tools.LINES_OF_MEASURE, *measure_cost.LINES_OF_MEASURE, reproduce]
+LINES = [causes, *measure_tools.LINES_OF_MEASURE, *measure_cost.LINES_OF_MEASURE, reproduce,
+         *measure_gpu.LINES_OF_MEASURE]

@@ -130,30 +130,37 @@ def tracing_on_costs_little(line):
     one step. The run's hash is that of a run that is not traced, and no event had no room."""
     cost = bench(line, "spans")
     for name, ranks, sets in WORLDS:
-        pairs = line.repeat(PAIRS_ON)
-        sets = {**SHORT_STEP, "train.steps": GROUP * (2 * pairs + 1), **sets}
-        folder = line.folder / f"traces {name}"
-        line.command(f"dpt-worker: {name}, trace.wait {GROUP}, trace.active {GROUP}, trace.repeat 0, {pairs} windows")
-        plain, plain_ms = run(line, f"{name}, plain", ranks, sets)
-        traced, step_ms = run(line, name, ranks, sets, {"trace.dir": folder, "trace.wait": GROUP, "trace.warmup": 0,
-                                                        "trace.active": GROUP, "trace.repeat": 0})
-        ratios, off_ms = neighbour_ratios(step_ms, pairs)
-        found = traces(folder)
-        line.note(f"{name}: steps of {off_ms:.1f} ms without a trace; ratios " +
-                  ", ".join(f"{ratio:.4f}" for ratio in ratios))
-        line.note(f"{name}: the same median of the run without a trace, 1 but for the machine's noise: "
-                  f"{statistics.median(neighbour_ratios(plain_ms, pairs)[0]):.4f}")
-        line.at_most(f"step time with a trace, {name}, median of {len(ratios)}", round(statistics.median(ratios), 4),
-                     1 + ON_MAX)
+        cost_in_turn(line, name, ranks, {**SHORT_STEP, **sets}, cost["inside_ns"])
+
+
+def cost_in_turn(line, name, ranks, sets, event_ns=None):
+    """Groups of steps of one run take turns without a trace and with one. event_ns: the time of an event, if the share
+    of a step's events is a figure, too."""
+    pairs = line.repeat(PAIRS_ON)
+    sets = {"train.steps": GROUP * (2 * pairs + 1), **sets}
+    folder = line.folder / f"traces {name}"
+    line.command(f"dpt-worker: {name}, trace.wait {GROUP}, trace.active {GROUP}, trace.repeat 0, {pairs} windows")
+    plain, plain_ms = run(line, f"{name}, plain", ranks, sets)
+    traced, step_ms = run(line, name, ranks, sets, {"trace.dir": folder, "trace.wait": GROUP, "trace.warmup": 0,
+                                                    "trace.active": GROUP, "trace.repeat": 0})
+    ratios, off_ms = neighbour_ratios(step_ms, pairs)
+    found = traces(folder)
+    line.note(f"{name}: steps of {off_ms:.1f} ms without a trace; ratios " +
+              ", ".join(f"{ratio:.4f}" for ratio in ratios))
+    line.note(f"{name}: the same median of the run without a trace, 1 but for the machine's noise: "
+              f"{statistics.median(neighbour_ratios(plain_ms, pairs)[0]):.4f}")
+    line.at_most(f"step time with a trace, {name}, median of {len(ratios)}", round(statistics.median(ratios), 4),
+                 1 + ON_MAX)
+    if event_ns is not None:
         events = max(spans(trace) for trace in found)
-        line.at_most(f"{events:.0f} events of {cost['inside_ns']:.1f} ns, of a step, {name}",
-                     round(events * cost["inside_ns"] * 1e-6 / off_ms, 6), ON_MAX)
-        show_writing(line, name, off_ms, ranks * pairs)
-        line.show(f"weights_hash, {name}", traced["weights_hash"], plain["weights_hash"],
-                  traced["weights_hash"] == plain["weights_hash"])
-        dropped = sum(trace["dpt"]["dropped_events"] for trace in found)
-        line.show(f"files and dropped events, {name}", (len(found), dropped), (ranks * pairs, 0),
-                  (len(found), dropped) == (ranks * pairs, 0))
+        line.at_most(f"{events:.0f} events of {event_ns:.1f} ns, of a step, {name}",
+                     round(events * event_ns * 1e-6 / off_ms, 6), ON_MAX)
+    show_writing(line, name, off_ms, ranks * pairs)
+    line.show(f"weights_hash, {name}", traced["weights_hash"], plain["weights_hash"],
+              traced["weights_hash"] == plain["weights_hash"])
+    dropped = sum(trace["dpt"]["dropped_events"] for trace in found)
+    line.show(f"files and dropped events, {name}", (len(found), dropped), (ranks * pairs, 0),
+              (len(found), dropped) == (ranks * pairs, 0))
 
 
 LINES_OF_MEASURE = [tracing_off_costs_nothing, tracing_on_costs_little]
