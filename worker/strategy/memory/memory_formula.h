@@ -34,9 +34,9 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
 
 /* Bytes of the GPU's memory by tag, with cluster.device cuda (all 0 without): weights, state and
  * gradients where the GPU keeps them, else a copy of the weights and a slot's gradients; the base
- * of adapters; activations, scratch and the micro-batch. Exact, but for the workspace of kernels
- * and libraries, which has no formula and is 0, and for `other`: the sums of the gradient's norm.
- */
+ * of adapters; activations, scratch and the micro-batch. Exact, except: the workspace of kernels
+ * and libraries has no formula and is 0; `other` is 0, and there are the sums of the gradient's
+ * norm; `comm` lacks the staging and the tables of reducers that use NCCL, and is a lower bound. */
 void dpt_memory_device_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT]);
 
 /* The same memory as one sum that a person can check. P: parameters, N: ranks, w: bytes of a
