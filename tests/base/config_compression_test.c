@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -121,6 +122,64 @@ static void powersgd_has_its_terms(void **state)
     }
 }
 
+static enum dpt_status load_sets(const char *const *sets, size_t n_sets, struct dpt_config *config)
+{
+    static const char two_nodes[] = "cluster: {nnodes: 2}\n"
+                                    "train: {global_batch: 32, micro_batch: 4}\n";
+    struct dpt_err err;
+    return dpt_config_load(&(struct dpt_config_input){.text = two_nodes,
+                                                      .bytes = sizeof two_nodes - 1,
+                                                      .name = "c.yaml",
+                                                      .overrides = sets,
+                                                      .n_overrides = n_sets},
+                           config, &err);
+}
+
+/* dpt_strategy_may_round says of a config without compression whether it could have it. */
+static void rounding_is_foreseen_as_the_config_allows(void **state)
+{
+    (void)state;
+    static const char *const strategies[] = {"{name: ddp}",
+                                             "{name: simple}",
+                                             "{name: simple_ga}",
+                                             "{name: hook}",
+                                             "{name: async}",
+                                             "{name: bucket_async}",
+                                             "{name: zero1}",
+                                             "{name: zero1, redundancy: shadow}",
+                                             "{name: zero2}",
+                                             "{name: zero3}",
+                                             "{name: fsdp}",
+                                             "{name: fsdp, sharding: shard_grad_op}",
+                                             "{name: fsdp, sharding: hybrid_shard}",
+                                             "{name: fsdp, sharding: no_shard}"};
+    static const char *const trains[] = {
+        "{global_batch: 32, micro_batch: 4, accumulate: auto}",
+        "{global_batch: 32, micro_batch: 4, accumulate: local}",
+        "{global_batch: 32, micro_batch: 4, accumulate: local, lanes: 4}",
+        "{global_batch: 32, micro_batch: 4, accumulate: reduce}",
+        "{global_batch: 32, micro_batch: 4, reduction: fast}",
+        "{global_batch: 32, micro_batch: 4, reduction: ring}"};
+    int n_may = 0, n_refused = 0;
+    for (size_t s = 0; s < sizeof strategies / sizeof *strategies; s++)
+        for (size_t t = 0; t < sizeof trains / sizeof *trains; t++) {
+            char strategy[128], train[128];
+            struct dpt_config plain, rounded;
+            (void)snprintf(strategy, sizeof strategy, "strategy=%s", strategies[s]);
+            (void)snprintf(train, sizeof train, "train=%s", trains[t]);
+            const char *const sets[] = {strategy, train, "strategy.compression=bf16"};
+            if (load_sets(sets, 2, &plain) != DPT_OK)
+                continue;
+            const bool may = load_sets(sets, 3, &rounded) == DPT_OK;
+            if (dpt_strategy_may_round(&plain) != may)
+                fail_msg("%s, %s: compression %s", strategies[s], trains[t],
+                         may ? "is allowed" : "is refused");
+            n_may += may;
+            n_refused += !may;
+        }
+    assert_true(n_may > 20 && n_refused > 20);
+}
+
 static void fp16_scales_the_loss(void **state)
 {
     (void)state;
@@ -142,6 +201,7 @@ int main(void)
         cmocka_unit_test(test_compression_combinations),
         cmocka_unit_test(lanes_are_sent_whole),
         cmocka_unit_test(powersgd_has_its_terms),
+        cmocka_unit_test(rounding_is_foreseen_as_the_config_allows),
         cmocka_unit_test(fp16_scales_the_loss),
     };
     return cmocka_run_group_tests_name("config_compression", tests, NULL, NULL);
