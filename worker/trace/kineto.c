@@ -387,6 +387,25 @@ static enum dpt_status print_device(struct printer *p, struct dpt_err *err)
 
 /* ---- the file ---- */
 
+static const char *truth(bool value)
+{
+    return value ? "true" : "false";
+}
+
+static void print_setup(struct printer *p, const struct dpt_kineto_setup *setup)
+{
+    add_text(p,
+             ",\n    \"hosts\": %d, \"overlap\": %s, \"compression\": \"%s\", "
+             "\"may_compress\": %s, \"sends_slots\": %s, \"gathers_units\": %s, "
+             "\"activation_checkpointing\": \"%s\", \"precision\": \"%s\", "
+             "\"device\": \"%s\", \"data\": \"%s\", \"global_batch\": %d, "
+             "\"micro_batch\": %d, \"memory_free\": %lld",
+             setup->hosts, truth(setup->overlap), setup->compression, truth(setup->may_compress),
+             truth(setup->sends_slots), truth(setup->gathers_units),
+             setup->activation_checkpointing, setup->precision, setup->device, setup->data,
+             setup->global_batch, setup->micro_batch, (long long)setup->memory_free);
+}
+
 static void print_head(struct printer *p)
 {
     const struct dpt_kineto_trace *trace = p->trace;
@@ -399,17 +418,17 @@ static void print_head(struct printer *p)
              "\"rank\": %d, \"world_size\": %d},\n  \"baseTimeNanoseconds\": %lld,\n"
              "  \"displayTimeUnit\": \"ms\",\n  \"dpt\": {\"strategy\": \"%s\", "
              "\"generation\": %llu, \"generation_id\": \"%016llx\", \"window\": %lld, "
-             "\"hosts\": %d, \"overlap\": %s, \"dropped_events\": %lld, "
-             "\"clock_offset_us\": %.3f, \"clock_error_us\": %.3f, \"clock_age_s\": %.3f",
+             "\"dropped_events\": %lld, \"clock_offset_us\": %.3f, \"clock_error_us\": %.3f, "
+             "\"clock_age_s\": %.3f",
              trace->device ? "nccl" : "host", trace->rank, trace->world_size,
              (long long)trace->base_ns, trace->strategy, (unsigned long long)trace->generation,
-             (unsigned long long)trace->generation_id, (long long)trace->window, trace->hosts,
-             trace->overlap ? "true" : "false", (long long)dropped,
+             (unsigned long long)trace->generation_id, (long long)trace->window, (long long)dropped,
              1e-3 * (double)trace->clock.offset_ns, 1e-3 * (double)trace->clock.error_ns,
              1e-9 * (double)trace->clock.age_ns);
     if (trace->device)
         add_text(p, ", \"device_records\": %zu, \"dropped_device_records\": %lld", trace->device->n,
                  (long long)trace->device->dropped);
+    print_setup(p, &trace->setup);
     add_text(p, "},\n  \"traceEvents\": [");
 }
 

@@ -33,11 +33,27 @@ struct dpt_kineto_clock {
     int64_t age_ns;    /* time since it was measured */
 };
 
+/* What a remedy for lost time depends on: dpt-trace advises nothing that the run has already.
+ * Texts are words of the config. */
+struct dpt_kineto_setup {
+    int hosts;
+    bool overlap;            /* strategy.overlap: gradients are sent during the backward pass */
+    const char *compression; /* strategy.compression */
+    bool may_compress;       /* strategy.compression: bf16 is allowed beside the other keys */
+    bool sends_slots;        /* each micro-batch's gradient is sent; else their sum, once a step */
+    bool gathers_units;      /* weights are gathered for each micro-batch; else once a step, or
+                                never */
+    const char *activation_checkpointing, *precision; /* of train */
+    const char *device, *data;                        /* cluster.device, data.kind */
+    int global_batch, micro_batch;                    /* of train */
+    int64_t memory_free; /* bytes that this rank can still allocate; 0: not known */
+};
+
 /* Texts have no quotes and backslashes. */
 struct dpt_kineto_trace {
     const char *strategy;
-    int rank, world_size, hosts;
-    bool overlap;    /* of the config: gradients are sent during the backward pass */
+    int rank, world_size;
+    struct dpt_kineto_setup setup;
     int64_t process; /* the system's number of the process */
     uint64_t generation;
     uint64_t generation_id; /* equal on its ranks, and in no generation of another run */

@@ -229,6 +229,11 @@ static json_t *print_and_parse(const struct dpt_device_records *records)
     const struct dpt_kineto_trace trace = {.strategy = "ddp",
                                            .rank = 1,
                                            .world_size = 2,
+                                           .setup = {.compression = "none",
+                                                     .activation_checkpointing = "none",
+                                                     .precision = "fp32",
+                                                     .device = "cuda",
+                                                     .data = "text"},
                                            .process = PROCESS,
                                            .tracks = tracks,
                                            .device = records};

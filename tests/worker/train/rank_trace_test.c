@@ -147,6 +147,11 @@ static void check_collectives(const json_t *trace, const char *strategy, size_t 
 }
 
 /* A number of an event, in us. */
+static const char *word_in(const json_t *object, const char *key)
+{
+    return json_string_value(json_object_get(object, key));
+}
+
 static double time_of(const json_t *event, const char *key)
 {
     return json_number_value(json_object_get(event, key));
@@ -210,6 +215,34 @@ static void check_memory(const json_t *trace, size_t steps)
     assert_int_equal(samples, steps);
 }
 
+static bool fact_of(const json_t *facts, const char *key)
+{
+    const json_t *value = json_object_get(facts, key);
+    assert_true(json_is_boolean(value));
+    return json_is_true(value);
+}
+
+/* The facts on the config that the remedies of dpt-trace depend on. */
+static void check_setup(const json_t *trace, const char *strategy, enum dpt_reduction reduction)
+{
+    const bool shards = strcmp(strategy, "full_shard") == 0;
+    const json_t *facts = json_object_get(trace, "dpt");
+    static const char *const words[][2] = {{"compression", "none"},
+                                           {"activation_checkpointing", "none"},
+                                           {"precision", "fp32"},
+                                           {"device", "cpu"},
+                                           {"data", "text"}};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        assert_string_equal(word_in(facts, words[i][0]), words[i][1]);
+    assert_true(fact_of(facts, "overlap"));
+    assert_int_equal(fact_of(facts, "may_compress"), reduction == DPT_REDUCTION_CANONICAL);
+    assert_int_equal(fact_of(facts, "sends_slots"), shards);
+    assert_int_equal(fact_of(facts, "gathers_units"), shards);
+    assert_int_equal(json_integer_value(json_object_get(facts, "global_batch")), 2 * SLOTS);
+    assert_int_equal(json_integer_value(json_object_get(facts, "micro_batch")), 2);
+    assert_true(json_integer_value(json_object_get(facts, "memory_free")) > 0);
+}
+
 static void check_trace(const char *name, const char *strategy, enum dpt_reduction reduction)
 {
     enum { TRACED = 3 };
@@ -225,6 +258,7 @@ static void check_trace(const char *name, const char *strategy, enum dpt_reducti
         if (reduction == DPT_REDUCTION_CANONICAL)
             assert_true(trace_view_count(trace, "cpu_op", "ordered_sum") >= TRACED);
         check_memory(trace, TRACED);
+        check_setup(trace, strategy, reduction);
         waits += check_waits(trace, rank);
         slots += of_rank;
         json_decref(trace);

@@ -77,8 +77,7 @@ static void write_trace(struct dpt_rank *r)
     struct dpt_kineto_trace trace = {.strategy = dpt_config_strategy_word(r->config),
                                      .rank = t->rank,
                                      .world_size = t->world_size,
-                                     .hosts = t->hosts,
-                                     .overlap = r->config->strategy.overlap,
+                                     .setup = rank_trace_setup(r),
                                      .process = getpid(),
                                      .generation = t->generation,
                                      .generation_id = t->generation_id,
@@ -128,6 +127,15 @@ static void end_window(struct dpt_rank *r)
     dpt_link_publish_busy(r->link, false);
 }
 
+/* The ranks of this generation on this rank's host. */
+static int ranks_of_host(const struct dpt_rank *r)
+{
+    int n = 0;
+    for (int rank = 0; rank < r->gen.world_size; rank++)
+        n += r->gen.host_of_rank[rank] == r->gen.host;
+    return n;
+}
+
 void rank_trace_begin_step(struct dpt_rank *r)
 {
     struct rank_trace *t = r->trace;
@@ -157,6 +165,7 @@ void rank_trace_begin_step(struct dpt_rank *r)
     t->rank = r->gen.rank;
     t->world_size = r->gen.world_size;
     t->hosts = r->gen.n_hosts;
+    t->ranks_of_host = ranks_of_host(r);
     t->generation = r->gen.number;
     t->generation_id = r->gen.plan_hash;
     t->step = r->state.step;

@@ -12,12 +12,13 @@ struct rank_trace {
     struct dpt_trace_recorder *recorder; /* NULL: nothing is traced */
     struct rank_gpu_records gpu;
     struct dpt_kineto_clock clock;
-    int64_t clock_ns;            /* when `clock` was set */
-    bool failed;                 /* a file could not be written; no further steps are recorded */
-    enum dpt_trace_phase phase;  /* of the present step: IDLE, WARMUP or RECORD */
-    int64_t window;              /* of `phase` */
-    int64_t first_step;          /* the first recorded step of the window */
-    int rank, world_size, hosts; /* in the generation of the present step */
+    int64_t clock_ns;           /* when `clock` was set */
+    bool failed;                /* a file could not be written; no further steps are recorded */
+    enum dpt_trace_phase phase; /* of the present step: IDLE, WARMUP or RECORD */
+    int64_t window;             /* of `phase` */
+    int64_t first_step;         /* the first recorded step of the window */
+    /* In the generation of the present step. */
+    int rank, world_size, hosts, ranks_of_host;
     uint64_t generation, generation_id;
     int64_t step, step_began_ns; /* the present step */
 };
@@ -39,5 +40,8 @@ bool rank_trace_end_step(struct dpt_rank *r);
 /* After the last step of this rank: at the end of the run, when this node leaves, before the run
  * ends because it has diverged. Writes the file of a window that has begun. */
 void rank_trace_end_run(struct dpt_rank *r);
+
+/* trace_setup.c. The facts that a trace of the present steps states. */
+struct dpt_kineto_setup rank_trace_setup(const struct dpt_rank *r);
 
 #endif
