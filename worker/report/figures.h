@@ -20,12 +20,20 @@ enum {
     REPORT_TEXT_BYTES = 2048
 };
 
-enum report_overlap { REPORT_OVERLAP_UNKNOWN, REPORT_OVERLAP_OFF, REPORT_OVERLAP_ON };
+enum report_fact { REPORT_FACT_UNKNOWN, REPORT_FACT_NO, REPORT_FACT_YES };
 
-/* The facts of a run that a remedy depends on, as the heads of its traces say them. */
+/* What a remedy depends on, as the heads of the traces say it (docs/tracing.md). A text that is not
+ * known is "", a number 0. */
 struct report_setup {
-    int hosts;                   /* 0: not known */
-    enum report_overlap overlap; /* strategy.overlap */
+    int hosts;
+    enum report_fact overlap;       /* strategy.overlap */
+    enum report_fact may_compress;  /* strategy.compression: bf16 is allowed */
+    enum report_fact sends_slots;   /* the gradient of each micro-batch is sent; else their sum */
+    enum report_fact gathers_units; /* weights are gathered for each micro-batch */
+    /* Words of the config. */
+    char compression[16], activation_checkpointing[16], precision[16], device[16], data[16];
+    int global_batch, micro_batch;
+    int64_t memory_free; /* bytes that a rank can still allocate; the least of the ranks */
 };
 
 enum dpt_report_collective_kind {
@@ -147,7 +155,7 @@ struct dpt_report_verdict {
     /* Of the step, mean over the ranks: communication that computation does not hide, without the
      * wait for late peers. */
     double exposed_percent;
-    char key[64];                 /* the config key to change: "data.workers" */
+    char key[64];                 /* the config key to change: "data.train" */
     char text[REPORT_TEXT_BYTES]; /* one paragraph, plain text */
     char warning[512];            /* empty, or the remedies of exposed communication */
 };
@@ -170,6 +178,7 @@ struct dpt_report {
     int64_t clock_error_ns;     /* the largest of the ranks; REPORT_UNKNOWN: not stated */
     int64_t began_ns;           /* begin of the window, since 1970 */
     int64_t timeline_step;
+    struct report_setup setup;
     struct dpt_report_rank *ranks; /* [n_ranks], by rank; owned */
     size_t n_ranks;
     struct dpt_report_means means;

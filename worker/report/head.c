@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS_MAX = 1 << 20 };
+enum { RANKS_MAX = 1 << 20, COUNT_MAX = 1 << 30 };
 static const int64_t base_max_ns = (int64_t)4000000000000000000;
 
 static int64_t integer_of(const json_t *object, const char *key)
@@ -31,14 +31,45 @@ static int64_t clock_error_ns(const json_t *dpt)
     return us >= 0 && us <= 1e12 ? (int64_t)ceil(us * 1000) : REPORT_UNKNOWN;
 }
 
+static enum report_fact fact_of(const json_t *dpt, const char *key)
+{
+    const json_t *value = json_object_get(dpt, key);
+    return json_is_true(value)    ? REPORT_FACT_YES
+           : json_is_false(value) ? REPORT_FACT_NO
+                                  : REPORT_FACT_UNKNOWN;
+}
+
+/* A count; 0: not known. */
+static int count_of(const json_t *dpt, const char *key)
+{
+    const int64_t value = integer_of(dpt, key);
+    return value > 0 && value <= COUNT_MAX ? (int)value : 0;
+}
+
 static struct report_setup setup_of(const json_t *dpt)
 {
-    const int64_t hosts = integer_of(dpt, "hosts");
-    const json_t *overlap = json_object_get(dpt, "overlap");
-    return (struct report_setup){.hosts = hosts > 0 && hosts <= RANKS_MAX ? (int)hosts : 0,
-                                 .overlap = json_is_true(overlap)    ? REPORT_OVERLAP_ON
-                                            : json_is_false(overlap) ? REPORT_OVERLAP_OFF
-                                                                     : REPORT_OVERLAP_UNKNOWN};
+    const int64_t free_bytes = integer_of(dpt, "memory_free");
+    struct report_setup setup = {.hosts = count_of(dpt, "hosts"),
+                                 .overlap = fact_of(dpt, "overlap"),
+                                 .may_compress = fact_of(dpt, "may_compress"),
+                                 .sends_slots = fact_of(dpt, "sends_slots"),
+                                 .gathers_units = fact_of(dpt, "gathers_units"),
+                                 .global_batch = count_of(dpt, "global_batch"),
+                                 .micro_batch = count_of(dpt, "micro_batch"),
+                                 .memory_free = free_bytes > 0 ? free_bytes : 0};
+    const struct {
+        const char *key;
+        char *to;
+    } words[] = {{"compression", setup.compression},
+                 {"activation_checkpointing", setup.activation_checkpointing},
+                 {"precision", setup.precision},
+                 {"device", setup.device},
+                 {"data", setup.data}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const char *word = json_string_value(json_object_get(dpt, words[i].key));
+        (void)snprintf(words[i].to, sizeof setup.data, "%s", word ? word : "");
+    }
+    return setup;
 }
 
 enum dpt_status report_head_parse(const char *path, const char *text, struct report_head *ret,

@@ -46,10 +46,49 @@ static void write_facts(FILE *out, const struct dpt_report *report)
     (void)fputs("</p>\n", out);
 }
 
+static void write_fact(FILE *out, const char *name, const char *value)
+{
+    if (!value[0])
+        return;
+    (void)fprintf(out, "<li>%s: ", name);
+    dpt_html_text(out, value);
+    (void)fputs("</li>\n", out);
+}
+
+static void write_count(FILE *out, const char *name, int count)
+{
+    char text[16] = "";
+    if (count > 0)
+        (void)snprintf(text, sizeof text, "%d", count);
+    write_fact(out, name, text);
+}
+
+/* The keys on which the remedies depend. */
+static void write_setup(FILE *out, const struct report_setup *setup)
+{
+    if (setup->hosts == 0) /* of another program */
+        return;
+    (void)fputs("<ul class=\"legend facts\" title=\"Config of the run\">\n", out);
+    write_count(out, "number of hosts", setup->hosts);
+    write_fact(out, "cluster.device", setup->device);
+    write_fact(out, "train.precision", setup->precision);
+    write_count(out, "train.global_batch", setup->global_batch);
+    write_count(out, "train.micro_batch", setup->micro_batch);
+    write_fact(out, "train.activation_checkpointing", setup->activation_checkpointing);
+    write_fact(out, "strategy.overlap",
+               setup->overlap == REPORT_FACT_UNKNOWN ? ""
+               : setup->overlap == REPORT_FACT_YES   ? "true"
+                                                     : "false");
+    write_fact(out, "strategy.compression", setup->compression);
+    write_fact(out, "data.kind", setup->data);
+    (void)fputs("</ul>\n", out);
+}
+
 static void write_one(FILE *out, const struct dpt_report *report)
 {
     dpt_html_begin(out, report->strategy[0] ? report->strategy : report->name, "dpt-trace");
     write_facts(out, report);
+    write_setup(out, &report->setup);
     page_write_verdict(out, report);
     page_write_tiles(out, report);
     page_write_breakdown(out, report);

@@ -90,8 +90,8 @@ static void write_table(FILE *out, const struct dpt_report *reports, size_t n)
         least[c] = least_of(reports, n, &columns[c]);
     (void)fputs(
         "<section>\n<p class=\"note\">Means over the ranks; times are of one step. The speed is "
-        "relative to the first row. The least step, exposed communication and memory are "
-        "bold.</p>\n",
+        "relative to the first row. Exposed communication contains the wait for peers. The least "
+        "step, exposed communication and memory are bold.</p>\n",
         out);
     dpt_html_table_begin(out, "Strategies side by side");
     (void)fputs("<thead><tr><th scope=\"col\">Strategy</th>", out);

@@ -69,7 +69,8 @@ void page_write_ops(FILE *out, const struct dpt_report *report)
         return;
     (void)fputs(
         "<section>\n<h2>Longest ops</h2>\n<p class=\"note\">By their total time in the traced "
-        "steps; shares of the sum of all kernels.</p>\n",
+        "steps; shares of the sum of all kernels. A collective contains the wait for late "
+        "peers.</p>\n",
         out);
     for (size_t i = 0; i < report->n_ranks; i++)
         if (report->ranks[i].n_ops > 0)

@@ -9,14 +9,13 @@
 
 /* ---- the verdict ---- */
 
-/* A bar for each cause that takes a share. */
+/* A bar for each cause. The shares that are known add up to the step, but for evaluations. */
 static void write_shares(FILE *out, const struct dpt_report_verdict *verdict)
 {
-    double largest = 0;
+    double sum = 0;
     for (int cause = 0; cause < REPORT_CAUSES; cause++)
-        if (cause != REPORT_COMPUTE && isfinite(verdict->share[cause]))
-            largest = fmax(largest, verdict->share[cause]);
-    if (largest <= 0)
+        sum += isfinite(verdict->share[cause]) ? verdict->share[cause] : 0;
+    if (sum <= 0)
         return;
     dpt_html_table_begin(out, "Share of the step that each cause takes");
     (void)fputs("<thead><tr><th scope=\"col\">Cause</th><th scope=\"col\"></th>", out);
@@ -24,13 +23,11 @@ static void write_shares(FILE *out, const struct dpt_report_verdict *verdict)
     (void)fputs("</tr></thead>\n<tbody>\n", out);
     for (int cause = 0; cause < REPORT_CAUSES; cause++) {
         const char *word = dpt_report_cause_word((enum dpt_report_cause)cause);
-        if (cause == REPORT_COMPUTE)
-            continue;
         (void)fprintf(out, "<tr><th scope=\"row\">%s</th><td class=\"wide\">", word);
         dpt_html_picture_begin(out, "thin", 10, word);
         (void)fprintf(out, "<rect class=\"%s\" width=\"%.2f%%\" height=\"10\"/>\n",
                       cause == (int)verdict->cause ? "accent" : "other",
-                      page_percent(verdict->share[cause], fmax(largest, 100.0 / 3)));
+                      page_percent(verdict->share[cause], 100));
         dpt_html_picture_end(out);
         (void)fputs("</td>", out);
         page_cell(out, verdict->share[cause], 1);
@@ -38,6 +35,10 @@ static void write_shares(FILE *out, const struct dpt_report_verdict *verdict)
     }
     (void)fputs("</tbody>\n", out);
     dpt_html_table_end(out);
+    (void)fputs(
+        "<p class=\"note\">Of the mean step, on the rank that is the last of it: the others "
+        "wait for that one.</p>\n",
+        out);
 }
 
 void page_write_verdict(FILE *out, const struct dpt_report *report)
@@ -79,7 +80,8 @@ void page_write_tiles(FILE *out, const struct dpt_report *report)
     (void)fputs("<dl class=\"tiles\">\n", out);
     write_tile(out, "Step", m->step_ms * 1e6 / time.size, time.decimals, time.name);
     write_tile(out, "Compute", m->compute_percent, 1, "%");
-    write_tile(out, "Exposed communication", m->exposed_percent, 1, "%");
+    write_tile(out, "Exposed transfer", report->verdict.exposed_percent, 1, "% of a step");
+    write_tile(out, "Wait for peers", 100 * m->wait_ms / m->step_ms, 1, "% of a step");
     write_tile(out, "Overlap", m->overlap_percent, 1, "%");
     write_tile(out, "Idle", m->idle_percent, 1, "%");
     write_tile(out, "Peak memory", m->memory_peak_mib * 1048576 / memory.size, memory.decimals,

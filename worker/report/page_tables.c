@@ -52,9 +52,10 @@ static void fill_times(const struct dpt_report_rank *rank, double ret[COLUMNS_MA
 
 static const struct table times = {
     .title = "Time of each rank",
-    .note = "Times are of one step, shares of the traced time. Overlap is the share of the "
-            "communication that computation hides. Overhead is the share of communication in the "
-            "sum of all kernels.",
+    .note = "Times are of one step. Shares are those of Holistic Trace Analysis: of the time from "
+            "the first kernel to the last, and communication contains the wait for late peers. "
+            "Overlap is the share of the communication that computation hides. Overhead is the "
+            "share of communication in the sum of all kernels.",
     .n_columns = 11,
     .columns = {{.name = "Step", .is_time = true},
                 {.name = "Longest", .is_time = true},

@@ -116,6 +116,15 @@ static size_t common_steps(const struct work *w, int64_t *numbers)
     return n;
 }
 
+static int64_t largest_peak(const struct dpt_report *report)
+{
+    int64_t peak = REPORT_UNKNOWN;
+    for (size_t r = 0; r < report->n_ranks; r++)
+        if (report->ranks[r].memory.peak > peak)
+            peak = report->ranks[r].memory.peak;
+    return peak;
+}
+
 static enum dpt_status judge_step_times(const struct work *w, const int64_t *numbers,
                                         size_t n_steps, struct dpt_report *report,
                                         struct dpt_err *err)
@@ -137,7 +146,9 @@ static enum dpt_status judge_step_times(const struct work *w, const int64_t *num
                                                    .n_steps = n_steps,
                                                    .rank = ranks,
                                                    .strategy = report->strategy,
-                                                   .setup = w->sources[0].trace.head.setup},
+                                                   .world_size = report->world_size,
+                                                   .memory_peak = largest_peak(report),
+                                                   .setup = report->setup},
                         &report->verdict);
     free(at);
     free(ranks);
@@ -197,7 +208,11 @@ static void take_heads(const struct report_source *sources, size_t n, const char
     report->window = head->window;
     report->clock_error_ns = REPORT_UNKNOWN;
     report->began_ns = INT64_MAX;
+    report->setup = head->setup;
     for (size_t i = 0; i < n; i++) {
+        const int64_t free_bytes = sources[i].trace.head.setup.memory_free;
+        if (free_bytes < report->setup.memory_free)
+            report->setup.memory_free = free_bytes;
         const int64_t error_ns = sources[i].trace.head.clock_error_ns,
                       begin_ns = sources[i].scope.steps[0].begin_ns;
         if (error_ns > report->clock_error_ns)

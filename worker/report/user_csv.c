@@ -13,6 +13,9 @@
 enum { COLUMNS_MAX = 128, BYTES_MAX = 1 << 20, WORLD_MAX = 1 << 20 };
 enum { COLUMN_IGNORED = -1, COLUMN_NAME = -2, COLUMN_WORLD = -3 }; /* else of the means */
 
+/* Spreadsheets begin UTF-8 with it. */
+static const char byte_order_mark[] = "\xEF\xBB\xBF";
+
 /* The fields of a line. */
 struct line {
     char *field[COLUMNS_MAX];
@@ -25,8 +28,9 @@ struct table {
     int number; /* of the line, from 1 */
 };
 
-/* Takes the next field from *text, in place: without its quotes. *ret_ends: the line ends after
- * it. */
+/* Takes the next field from *text, in place: without its quotes, and with a blank for each
+ * character that would break a line of output. *ret_ends: the line ends after it. NULL: a quote is
+ * not closed. */
 static char *take_field(char **text, bool *ret_ends)
 {
     char *from = *text, *to = from, *field = from;
@@ -40,8 +44,11 @@ static char *take_field(char **text, bool *ret_ends)
             continue;
         }
         from += quoted && *from == '"';
-        *to++ = *from++;
+        const char c = *from++;
+        *to++ = (unsigned char)c < ' ' ? ' ' : c;
     }
+    if (quoted)
+        return NULL;
     const char ended_by = *from;
     if (ended_by)
         from++;
@@ -63,6 +70,9 @@ static enum dpt_status take_line(struct table *t, char **text, struct line *line
             return dpt_fail(err, DPT_EINVAL, "'%s' line %d: more than %d columns", t->path,
                             t->number, COLUMNS_MAX);
         line->field[line->n] = take_field(text, &ends);
+        if (!line->field[line->n])
+            return dpt_fail(err, DPT_EINVAL, "'%s' line %d: a quote is not closed", t->path,
+                            t->number);
     }
     return DPT_OK;
 }
@@ -79,6 +89,27 @@ static int column_of(const char *name)
     return COLUMN_IGNORED;
 }
 
+/* The header has no column `name`: says which columns it has. */
+static enum dpt_status refuse_header(const struct table *t, const struct line *line,
+                                     struct dpt_err *err)
+{
+    char columns[128] = "";
+    for (int i = 0; i < line->n; i++) {
+        const size_t used = strlen(columns);
+        if (used > 64) {
+            (void)snprintf(columns + used, sizeof columns - used, ", …");
+            break;
+        }
+        (void)snprintf(columns + used, sizeof columns - used, "%s'%.40s'", i > 0 ? ", " : "",
+                       line->field[i]);
+    }
+    return dpt_fail(err, DPT_EINVAL,
+                    "'%s' has no column 'name'; its first line has %s: expected names of columns "
+                    "separated by commas, 'name' and step_ms or others of dpt-trace compare's "
+                    "summary.csv",
+                    t->path, columns);
+}
+
 static enum dpt_status take_header(struct table *t, const struct line *line, struct dpt_err *err)
 {
     int names = 0, figures = 0;
@@ -88,7 +119,9 @@ static enum dpt_status take_header(struct table *t, const struct line *line, str
         names += t->column[i] == COLUMN_NAME;
         figures += t->column[i] >= 0;
     }
-    if (names != 1)
+    if (names == 0)
+        return refuse_header(t, line, err);
+    if (names > 1)
         return dpt_fail(err, DPT_EINVAL, "'%s' has %d columns 'name', expected one", t->path,
                         names);
     if (figures == 0)
@@ -147,6 +180,13 @@ static enum dpt_status take_rows(struct table *t, char *text, struct dpt_report 
 {
     struct line line;
     size_t n = 0;
+    text +=
+        strncmp(text, byte_order_mark, strlen(byte_order_mark)) == 0 ? strlen(byte_order_mark) : 0;
+    if (text[strspn(text, " \t\r\n")] == '\0')
+        return dpt_fail(err, DPT_EINVAL,
+                        "'%s' is empty: expected a line with the names of columns, 'name' and "
+                        "step_ms or others of dpt-trace compare's summary.csv",
+                        t->path);
     DPT_TRY(take_line(t, &text, &line, err));
     DPT_TRY(take_header(t, &line, err));
     while (*text) {

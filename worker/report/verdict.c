@@ -182,6 +182,5 @@ void report_verdict_find(const struct report_run_times *times, struct dpt_report
                                             .work_excess_percent = 100 * s.work_excess,
                                             .knows_work = s.knows_work,
                                             .is_of_one_rank = is_of_one_rank,
-                                            .strategy = times->strategy,
-                                            .setup = times->setup});
+                                            .run = times});
 }

@@ -15,12 +15,17 @@ struct report_run_times {
     const struct report_step_times *at; /* [n_ranks][n_steps] */
     size_t n_ranks, n_steps;            /* each 1 or more */
     const int *rank;                    /* [n_ranks]: their numbers */
-    const char *strategy;               /* its remedies differ */
-    struct report_setup setup;          /* and by this */
+    /* Remedies depend on the following. */
+    const char *strategy;
+    int world_size;
+    int64_t memory_peak; /* bytes, the largest of the ranks; REPORT_UNKNOWN */
+    struct report_setup setup;
 };
 
 /* A cause below this share of the step is not a bottleneck: then it is compute. */
 #define REPORT_CAUSE_PERCENT 10.0
+/* Work below this excess is the same. */
+#define REPORT_WORK_EXCESS_PERCENT 1.0
 
 void report_verdict_find(const struct report_run_times *times, struct dpt_report_verdict *ret);
 
@@ -31,8 +36,7 @@ struct report_verdict_facts {
     double work_excess_percent; /* work of the last rank over the mean of the others */
     bool knows_work;            /* else the excess is 0 */
     bool is_of_one_rank;        /* data: one rank waits, the others do not */
-    const char *strategy;
-    struct report_setup setup;
+    const struct report_run_times *run;
 };
 void report_verdict_write(struct dpt_report_verdict *verdict,
                           const struct report_verdict_facts *facts);

@@ -274,6 +274,7 @@ static void set_verdict(struct dpt_report *report, const struct sample *s)
     v->rank = s->straggler;
     v->share[REPORT_COMMUNICATION] = report->means.exposed_percent;
     v->share[REPORT_DATA] = 0.6;
+    v->share[REPORT_COMPUTE] = 99.4 - v->share[REPORT_COMMUNICATION];
     if (s->straggler >= 0) {
         v->cause = REPORT_STRAGGLER;
         v->share[REPORT_STRAGGLER] = 17.8;
@@ -335,6 +336,22 @@ static void set_means(struct dpt_report *report, const struct sample *s)
     m->memory_peak_mib = s->has_memory ? 2861.4 : unknown;
 }
 
+/* As a trace of dpt states it; that of a damaged file has any text. */
+static void set_setup(struct report_setup *setup, const struct sample *s)
+{
+    *setup = (struct report_setup){.hosts = 2,
+                                   .overlap = REPORT_FACT_YES,
+                                   .compression = "none",
+                                   .activation_checkpointing = "selective",
+                                   .precision = "bf16",
+                                   .device = "cuda",
+                                   .data = "classification",
+                                   .global_batch = 1 << 20,
+                                   .micro_batch = 64};
+    if (s->has_odd_names)
+        (void)snprintf(setup->precision, sizeof setup->precision, "<b>&\"\x01</b>");
+}
+
 static void make_report(struct dpt_report *ret, const struct sample *s)
 {
     *ret = (struct dpt_report){.world_size = (int)s->n_ranks,
@@ -350,6 +367,8 @@ static void make_report(struct dpt_report *ret, const struct sample *s)
     ret->ranks = make_zeroed(s->n_ranks, sizeof *ret->ranks);
     for (size_t i = 0; i < s->n_ranks; i++)
         make_rank(&ret->ranks[i], (int)i, s);
+    if (s->n_ranks > 1) /* else of another program, which states nothing */
+        set_setup(&ret->setup, s);
     set_means(ret, s);
     set_verdict(ret, s);
 }

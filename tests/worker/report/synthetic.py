@@ -35,6 +35,7 @@ class Run:
     window: int = 0
     hosts: int = 2  # 0: an older file, which says neither this nor overlap
     overlap: bool = True
+    facts: dict = field(default_factory=dict)  # more of the head's facts on the config
     world_size: int = 0  # 0: the ranks that there are
     first_step: int = 3
     memory: list = field(default_factory=list)  # (ms since the begin, bytes)
@@ -115,7 +116,7 @@ def head(run, rank):
         top["dpt"] = {"strategy": run.strategy, "generation": run.generation, "window": run.window,
                       "dropped_events": 0}
         if run.hosts:
-            top["dpt"] |= {"hosts": run.hosts, "overlap": run.overlap}
+            top["dpt"] |= {"hosts": run.hosts, "overlap": run.overlap} | run.facts
         if run.generation_id:
             top["dpt"]["generation_id"] = run.generation_id
     return top

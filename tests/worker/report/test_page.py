@@ -97,7 +97,8 @@ def test_verdict_and_warning(page):
     verdict = section(tree, "Bottleneck: communication")
     assert "cause-communication" in verdict.get("class")
     assert "train.global_batch" in [text(e) for e in verdict.iter("code")]
-    assert [row[0] for row in rows(verdict)] == ["communication", "straggler", "imbalance", "data", "checkpoint"]
+    causes = ["compute", "communication", "straggler", "imbalance", "data", "checkpoint"]
+    assert [row[0] for row in rows(verdict)] == causes
     warning = next(s for s in tree.iter("section") if s.get("class") == "warning")
     assert all(word in text(warning) for word in ("larger batch", "compression", "overlap"))
     tree = page("eight_ranks")
@@ -105,6 +106,17 @@ def test_verdict_and_warning(page):
     assert not [s for s in page("no_memory").iter("section") if s.get("class") == "warning"]
     opened = [e for e in section(tree, "Longest ops").iter("details") if e.get("open")]
     assert text(opened[0].find("summary")) == "rank 5"
+
+
+def test_facts_of_the_run(page):
+    facts = {name: [text(e) for each in page(name).iter("ul") if each.get("class") == "legend facts" for e in each]
+             for name in ("one_rank", "four_ranks", "odd_names")}
+    assert facts["one_rank"] == []
+    assert facts["four_ranks"] == ["number of hosts: 2", "cluster.device: cuda", "train.precision: bf16",
+                                   "train.global_batch: 1048576", "train.micro_batch: 64",
+                                   "train.activation_checkpointing: selective", "strategy.overlap: true",
+                                   "strategy.compression: none", "data.kind: classification"]
+    assert facts["odd_names"][2] == 'train.precision: <b>&"?</b>'
 
 
 def test_collectives(page):
@@ -124,7 +136,7 @@ def test_absent_figures(page):
     tree = page("nothing_known")
     assert [text(s.find("h2")) for s in tree.iter("section")] == ["Bottleneck: compute", "Collectives", "Source"]
     assert "0 ranks" in text(tree.find("body"))
-    assert [text(e) for e in tree.iter("dd")] == ["–"] * 6
+    assert [text(e) for e in tree.iter("dd")] == ["–"] * 7
 
 
 def test_texts_are_escaped(page):

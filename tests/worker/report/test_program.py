@@ -225,9 +225,17 @@ def test_exposed_communication_is_a_warning(tmp_path):
     ({"hosts": 2}, "strategy.compression: bf16 halves", ("strategy.overlap",)),
     ({"hosts": 0}, "If the ranks are on several hosts, strategy.compression", ()),
     ({"form": "pytorch"}, "If the ranks are on several hosts, strategy.compression", ()),
+    ({"facts": {"compression": "bf16"}}, "A larger train.global_batch", ("strategy.compression", "strategy.overlap")),
+    ({"facts": {"compression": "none", "may_compress": False}}, "A larger train.global_batch",
+     ("strategy.compression",)),
+    ({"facts": {"compression": "fp16", "sends_slots": True}}, "a larger train.micro_batch", ("strategy.compression",)),
+    ({"facts": {"compression": "fp16", "sends_slots": True, "memory_free": 1000, "activation_checkpointing": "none"},
+      "memory": [(30.0, 10 ** 6)]}, "train.activation_checkpointing: full makes room", ("strategy.compression",)),
+    ({"facts": {"compression": 3, "may_compress": "x", "sends_slots": [], "memory_free": -1, "micro_batch": 1e30}},
+     "strategy.compression: bf16 halves", ("strategy.overlap",)),
 ])
 def test_remedy_of_communication_fits_the_run(tmp_path, setup, advised, others):
-    """By the number of hosts and strategy.overlap in the head of the traces."""
+    """By the facts on the config in the head of the traces. A fact of a wrong type is not known."""
     _, done = report(tmp_path, Run(even(ranks=2), transfer_ms=20.0, **setup))
     assert "The bottleneck is communication" in done.stdout and advised in done.stdout, done.stdout
     assert not any(word in done.stdout for word in others), done.stdout
@@ -271,7 +279,15 @@ def test_compare_beside_figures_of_the_user(tmp_path):
 
 
 @pytest.mark.parametrize("text, words", [
-    ("step_ms\n1\n", ["columns 'name'"]), ("name,x\na,1\n", ["no column with a figure"]),
+    ("step_ms\n1\n", ["no column 'name'", "'step_ms'"]), ("name,x\na,1\n", ["no column with a figure"]),
+    ("", ["is empty", "'name'"]), ("\ufeff \r\n\n", ["is empty"]), ("name,step_ms,name\na,1,b\n", ["2 columns 'name'"]),
+    ("timestamp, utilization.gpu [%]\n2026/01/02, 93 %\n", ["no column 'name'", "'timestamp', ' utilization.gpu [%]'"]),
+    ("name;step_ms\na;1\n", ["no column 'name'", "'name;step_ms'", "separated by commas"]),
+    ("name\tstep_ms\na\t1\n", ["no column 'name'", "separated by commas"]),
+    (",".join(["Avg. CPU time of an op"] * 20) + "\n", ["no column 'name'", "…"]),
+    ("name,step_ms\na,nan\n", ["step_ms 'nan' is not a number"]), ("name,step_ms\na,1,2\n", ["line 2", "3 fields"]),
+    ("name,step_ms\n\"a,1\nb,2\n", ["line 2", "a quote is not closed"]),
+    ("name,step_ms\na,\"1\n2\"\n", ["line 2", "step_ms '1 2'"]),
     ("name,step_ms\na,fast\n", ["line 2", "step_ms 'fast'"]), ("name,step_ms\na\n", ["line 2", "1 fields"]),
     ("name,step_ms\n,1\n", ["line 2", "no name"]), ("name,step_ms\n", ["no rows"]),
     ("name,step_ms,world_size\na,1,0\n", ["world_size '0'"]), ("name,step_ms\n" + "a,1\n" * 70, ["rows"]),
@@ -281,6 +297,24 @@ def test_refuses_figures_of_the_user(tmp_path, text, words):
     synthetic.write(tmp_path / "traces", Run(even(ranks=2)))
     (tmp_path / "mine.csv").write_text(text)
     refused(trace(tmp_path, "compare", "--csv", "mine.csv"), "mine.csv", *words)
+
+
+def test_refuses_files_that_are_no_csv(tmp_path):
+    synthetic.write(tmp_path / "traces", Run(even(ranks=2)))
+    refused(trace(tmp_path, "compare", "--csv", "absent.csv"), "absent.csv", "No such file")
+    refused(trace(tmp_path, "compare", "--csv", "traces"), "traces")
+    (tmp_path / "large.csv").write_text("name,step_ms\n" + "a,1\n" * 300_000)
+    refused(trace(tmp_path, "compare", "--csv", "large.csv"), "large.csv")
+
+
+def test_takes_figures_of_a_spreadsheet(tmp_path):
+    """A byte order mark, lines that end as on Windows, a quoted line break, no last line break."""
+    synthetic.write(tmp_path / "traces", Run(even(ranks=2)))
+    (tmp_path / "mine.csv").write_bytes('\ufeffstep_ms,name\r\n51.5,"Two\nlines"\r\n\r\n52,b'.encode())
+    done = trace(tmp_path, "compare", "--csv", "mine.csv")
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(tmp_path / "reports" / "compare" / "summary.csv")
+    assert [(row["name"], row["step_ms"]) for row in rows[1:]] == [("Two lines", "51.500000"), ("b", "52.000000")]
 
 
 # ---------------------------------------------------------------- bad input
@@ -424,6 +458,19 @@ def test_help_and_version(tmp_path):
     for words in (["--help"], ["ddp", "--help"]):
         assert trace(tmp_path, *words).stdout.startswith("usage: dpt-trace")
     assert re.fullmatch(r"dpt-trace \d+\.\d+\.\d+\n", trace(tmp_path, "--version").stdout)
+
+
+def test_facts_of_the_run_are_on_its_page(tmp_path):
+    facts = {"compression": "bf16", "precision": "fp32", "device": "cpu", "data": "tokens", "global_batch": 8,
+             "micro_batch": 2, "activation_checkpointing": "none", "memory_free": 3 << 30}
+    report(tmp_path, Run(even(ranks=2), facts=facts))
+    page = (tmp_path / "reports" / "ddp" / "summary.html").read_text()
+    shown = dict(re.findall(r"<li>([a-z._ ]+): ([^<]*)</li>", page))
+    assert shown == {"number of hosts": "2", "cluster.device": "cpu", "train.precision": "fp32",
+                     "train.global_batch": "8", "train.micro_batch": "2", "train.activation_checkpointing": "none", "strategy.overlap": "true",
+                     "strategy.compression": "bf16", "data.kind": "tokens"}
+    report(tmp_path / "b", Run(even(ranks=2), form="pytorch"))
+    assert "Config of the run" not in (tmp_path / "b" / "reports" / "ddp" / "summary.html").read_text()
 
 
 def test_uneven_steps_name_imbalance(tmp_path):

@@ -39,22 +39,21 @@ static void add_lateness(struct report_step_times at[RANKS][STEPS], int late, in
 }
 
 static struct dpt_report_verdict judge_as(struct report_step_times at[RANKS][STEPS],
-                                          const char *strategy, struct report_setup setup)
+                                          const char *strategy)
 {
     struct dpt_report_verdict verdict;
     report_verdict_find(&(struct report_run_times){.at = &at[0][0],
                                                    .n_ranks = RANKS,
                                                    .n_steps = STEPS,
                                                    .rank = rank_numbers,
-                                                   .strategy = strategy,
-                                                   .setup = setup},
+                                                   .strategy = strategy},
                         &verdict);
     return verdict;
 }
 
 static struct dpt_report_verdict judge(struct report_step_times at[RANKS][STEPS])
 {
-    return judge_as(at, "ddp", (struct report_setup){0});
+    return judge_as(at, "ddp");
 }
 
 static void assert_share(const struct dpt_report_verdict *v, enum dpt_report_cause cause,
@@ -229,42 +228,9 @@ static void test_remedy_of_communication_is_of_the_strategy(void **state)
     struct report_step_times at[RANKS][STEPS];
     fill_communication(at);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const struct dpt_report_verdict v = judge_as(at, keys[i][0], (struct report_setup){0});
+        const struct dpt_report_verdict v = judge_as(at, keys[i][0]);
         assert_int_equal(v.cause, REPORT_COMMUNICATION);
         assert_string_equal(v.key, keys[i][1]);
-    }
-}
-
-/* A remedy that saves no time on these hosts, or that the run has, is not named. */
-static void test_remedy_of_communication_is_of_the_setup(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *strategy;
-        struct report_setup setup;
-        const char *key, *sentence;
-        bool warns_compression, warns_overlap;
-    } cases[] = {
-        {"ddp", {1, REPORT_OVERLAP_ON}, "train.global_batch", "All ranks are on one host", 0, 0},
-        {"ddp", {2, REPORT_OVERLAP_ON}, "strategy.compression", " between hosts.", 1, 0},
-        {"ddp", {1, REPORT_OVERLAP_OFF}, "strategy.overlap", "strategy.overlap: true", 0, 1},
-        {"ddp", {2, REPORT_OVERLAP_OFF}, "strategy.overlap", "strategy.overlap: true", 1, 1},
-        {"ddp", {0, REPORT_OVERLAP_UNKNOWN}, "strategy.compression", "If the ranks are", 1, 1},
-        {"full_shard", {1, REPORT_OVERLAP_ON}, "strategy.sharding", "shard_grad_op", 0, 0},
-        {"full_shard", {1, REPORT_OVERLAP_OFF}, "strategy.overlap", "strategy.overlap: true", 0, 1},
-    };
-    struct report_step_times at[RANKS][STEPS];
-    fill_communication(at);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct dpt_report_verdict v = judge_as(at, cases[i].strategy, cases[i].setup);
-        assert_int_equal(v.cause, REPORT_COMMUNICATION);
-        assert_string_equal(v.key, cases[i].key);
-        assert_non_null(strstr(v.text, cases[i].sentence));
-        assert_non_null(strstr(v.warning, "train.global_batch"));
-        assert_int_equal(strstr(v.warning, "strategy.compression") != NULL,
-                         cases[i].warns_compression);
-        assert_int_equal(strstr(v.warning, "strategy.overlap") != NULL, cases[i].warns_overlap);
-        assert_int_equal(strstr(v.warning, "saves no bytes") == NULL, cases[i].warns_compression);
     }
 }
 
@@ -295,7 +261,6 @@ int main(void)
         cmocka_unit_test(test_wait_for_data_of_all_or_of_one),
         cmocka_unit_test(test_save_of_one_rank_is_checkpoint),
         cmocka_unit_test(test_remedy_of_communication_is_of_the_strategy),
-        cmocka_unit_test(test_remedy_of_communication_is_of_the_setup),
         cmocka_unit_test(test_one_rank_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
