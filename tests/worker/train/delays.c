@@ -1,4 +1,5 @@
 /* Delays of known length (delays.h). DPT_TEST_SLOW_READS=US:FILE: before each read of a data file.
+ * DPT_TEST_SLOW_WRITES=US:FILE: before each write into a file of a checkpoint, as on a slow disk.
  * DPT_TEST_SLOW_SLOTS (faults.c): in each slot's backward pass. */
 #include "tests/worker/train/delays.h"
 
@@ -14,6 +15,11 @@ enum dpt_status __real_dpt_fs_pread_all(int fd, void *buf, size_t bytes, int64_t
                                         const char *path, struct dpt_err *err);
 enum dpt_status __wrap_dpt_fs_pread_all(int fd, void *buf, size_t bytes, int64_t offset,
                                         const char *path, struct dpt_err *err);
+
+enum dpt_status __real_dpt_io_write(int fd, const void *data, size_t bytes, int64_t offset,
+                                    const char *path, struct dpt_err *err);
+enum dpt_status __wrap_dpt_io_write(int fd, const void *data, size_t bytes, int64_t offset,
+                                    const char *path, struct dpt_err *err);
 
 static int64_t now_ns(clockid_t clock)
 {
@@ -58,4 +64,11 @@ enum dpt_status __wrap_dpt_fs_pread_all(int fd, void *buf, size_t bytes, int64_t
 {
     dpt_test_delay("DPT_TEST_SLOW_READS");
     return __real_dpt_fs_pread_all(fd, buf, bytes, offset, path, err);
+}
+
+enum dpt_status __wrap_dpt_io_write(int fd, const void *data, size_t bytes, int64_t offset,
+                                    const char *path, struct dpt_err *err)
+{
+    dpt_test_delay("DPT_TEST_SLOW_WRITES");
+    return __real_dpt_io_write(fd, data, bytes, offset, path, err);
 }
