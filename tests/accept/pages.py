@@ -56,7 +56,7 @@ EXAMINE = """
     for (const each of parents) { const colour = paint(each); if (colour) return colour; }
     return [255, 255, 255];
   };
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const walker = document.createTreeWalker(document.body || root, NodeFilter.SHOW_TEXT);
   for (let node; (node = walker.nextNode());) {
     const element = node.parentElement;
     if (!node.data.trim() || element.closest('title, style, script')) continue;
@@ -230,17 +230,18 @@ class Browser:
         Path(path).write_bytes(base64.b64decode(shot["data"]))
 
 
-def check_page(browser, path, folder, screens=SCREENS):
-    """The findings of one page, each with width and scheme. folder/NAME-WIDTH-SCHEME.png are the screenshots."""
-    findings = []
+def check_page(browser, path, folder, screens=SCREENS, name=None):
+    """The findings of one page or SVG picture, each with width and scheme. folder/NAME-WIDTH-SCHEME.png are the
+    screenshots; `name`: the file's, without its ending."""
+    findings, name = [], name or Path(path).stem
     Path(folder).mkdir(parents=True, exist_ok=True)
     for width, scheme in screens:
         browser.open(path, width, scheme)
-        browser.screenshot(Path(folder) / f"{Path(path).stem}-{width}-{scheme}.png", width)
+        browser.screenshot(Path(folder) / f"{name}-{width}-{scheme}.png", width)
         browser.evaluate(OPEN)
         # The examination looks at points of the screen, so all of the page must be on it.
         browser.call("Emulation.setDeviceMetricsOverride", width=width, height=browser.content_height(),
                      deviceScaleFactor=1, mobile=False)
         found = browser.evaluate(EXAMINE) + browser.messages()
-        findings += [f"{Path(path).name} at {width} pixels, {scheme}: {line}" for line in found]
+        findings += [f"{name} at {width} pixels, {scheme}: {line}" for line in found]
     return findings
