@@ -155,6 +155,7 @@ struct dpt_report_verdict {
     /* Of the step, mean over the ranks: communication that computation does not hide, without the
      * wait for late peers. */
     double exposed_percent;
+    double wait_percent;          /* the same of that wait: computation does not hide it */
     char key[64];                 /* the config key to change: "data.train" */
     char text[REPORT_TEXT_BYTES]; /* one paragraph, plain text */
     char warning[512];            /* empty, or the remedies of exposed communication */

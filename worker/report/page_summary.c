@@ -79,14 +79,17 @@ void page_write_tiles(FILE *out, const struct dpt_report *report)
     const struct page_unit memory = page_memory_unit(m->memory_peak_mib * 1048576);
     (void)fputs("<dl class=\"tiles\">\n", out);
     write_tile(out, "Step", m->step_ms * 1e6 / time.size, time.decimals, time.name);
-    write_tile(out, "Compute", m->compute_percent, 1, "%");
+    write_tile(out, "Compute kernels", m->compute_percent, 1, "%");
     write_tile(out, "Exposed transfer", report->verdict.exposed_percent, 1, "% of a step");
-    write_tile(out, "Wait for peers", 100 * m->wait_ms / m->step_ms, 1, "% of a step");
+    write_tile(out, "Exposed wait for peers", report->verdict.wait_percent, 1, "% of a step");
     write_tile(out, "Overlap", m->overlap_percent, 1, "%");
     write_tile(out, "Idle", m->idle_percent, 1, "%");
     write_tile(out, "Peak memory", m->memory_peak_mib * 1048576 / memory.size, memory.decimals,
                memory.name);
-    (void)fputs("</dl>\n<p class=\"note\">Means over the ranks.</p>\n", out);
+    (void)fputs("</dl>\n<p class=\"note\">Means over the ranks. Compute kernels, overlap and idle "
+                "are those of "
+                "Holistic Trace Analysis, of the traced time.</p>\n",
+                out);
 }
 
 /* ---- notes ---- */

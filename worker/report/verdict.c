@@ -19,9 +19,9 @@ struct sums {
     double data_elsewhere;                  /* mean wait for data of the other ranks */
     double work_excess;                     /* of the last rank over the others, as a share */
     bool knows_work;                        /* the traces say it; else the excess is 0 */
-    double exposed;                         /* exposed transfer, mean over the ranks */
-    int last_rank;                          /* that is the last by its mean over the steps */
-    int data_rank;                          /* that waits longest for data */
+    double exposed, wait; /* exposed transfer, and wait for late peers, mean over the ranks */
+    int last_rank;        /* that is the last by its mean over the steps */
+    int data_rank;        /* that waits longest for data */
 };
 
 static const struct report_step_times *times_at(const struct report_run_times *t, size_t rank,
@@ -75,6 +75,7 @@ static void add_step(const struct report_run_times *t, size_t step, struct sums 
     for (size_t r = 0; r < t->n_ranks; r++) {
         s->step += times_at(t, r, step)->step_ns / (n * (double)t->n_ranks);
         s->exposed += times_at(t, r, step)->transfer_ns / (n * (double)t->n_ranks);
+        s->wait += times_at(t, r, step)->wait_ns / (n * (double)t->n_ranks);
     }
 }
 
@@ -162,6 +163,7 @@ void report_verdict_find(const struct report_run_times *times, struct dpt_report
     const double percent = s.step > 0 ? 100 / s.step : 0;
     *ret = (struct dpt_report_verdict){.cause = REPORT_COMPUTE, .rank = -1};
     ret->exposed_percent = s.exposed * percent;
+    ret->wait_percent = s.wait * percent;
     ret->share[REPORT_COMPUTE] = s.own * percent;
     ret->share[REPORT_COMMUNICATION] = s.transfer * percent;
     ret->share[work_is_uneven(&s) ? REPORT_IMBALANCE : REPORT_STRAGGLER] = s.late * percent;

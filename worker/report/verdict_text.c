@@ -41,7 +41,7 @@ static void write_finding(const struct dpt_report_verdict *v,
         break;
     case REPORT_COMPUTE:
     case REPORT_CAUSES:
-        (void)snprintf(text, bytes, "computation: no wait takes %.0f %% of the step",
+        (void)snprintf(text, bytes, "computation: no other part takes %.0f %% of the step",
                        REPORT_CAUSE_PERCENT);
         break;
     }

@@ -270,7 +270,7 @@ static void make_rank(struct dpt_report_rank *rank, int number, const struct sam
 static void set_verdict(struct dpt_report *report, const struct sample *s)
 {
     struct dpt_report_verdict *v = &report->verdict;
-    v->exposed_percent = report->means.exposed_percent;
+    v->exposed_percent = v->wait_percent = report->means.exposed_percent;
     v->rank = s->straggler;
     v->share[REPORT_COMMUNICATION] = report->means.exposed_percent;
     v->share[REPORT_DATA] = 0.6;

@@ -467,8 +467,8 @@ def test_facts_of_the_run_are_on_its_page(tmp_path):
     page = (tmp_path / "reports" / "ddp" / "summary.html").read_text()
     shown = dict(re.findall(r"<li>([a-z._ ]+): ([^<]*)</li>", page))
     assert shown == {"number of hosts": "2", "cluster.device": "cpu", "train.precision": "fp32",
-                     "train.global_batch": "8", "train.micro_batch": "2", "train.activation_checkpointing": "none", "strategy.overlap": "true",
-                     "strategy.compression": "bf16", "data.kind": "tokens"}
+                     "train.global_batch": "8", "train.micro_batch": "2", "train.activation_checkpointing": "none",
+                     "strategy.overlap": "true", "strategy.compression": "bf16", "data.kind": "tokens"}
     report(tmp_path / "b", Run(even(ranks=2), form="pytorch"))
     assert "Config of the run" not in (tmp_path / "b" / "reports" / "ddp" / "summary.html").read_text()
 

@@ -93,6 +93,7 @@ static void test_slow_rank_is_straggler(void **state)
     assert_int_equal(v.cause, REPORT_STRAGGLER);
     assert_int_equal(v.rank, 5);
     assert_share(&v, REPORT_STRAGGLER, 14);
+    assert_true(fabs(v.wait_percent - 14.0 * (RANKS - 1) / RANKS) < 1e-6);
     assert_non_null(strstr(v.text, "rank 5, a straggler"));
 }
 
