@@ -92,14 +92,14 @@ class Wire:
     def unblock(self, sender, receiver):
         must("-n", self.names[sender - 1], "route", "del", "blackhole", f"{NET}{receiver}/32")
 
-    def limit(self, mbit, ends=None):
+    def limit(self, mbit, ends=None, burst_bytes=BURST_BYTES):
         """Limits each wire to `mbit` Mbit/s in each direction from now on. `ends`: only what these ends send. A packet
-        that would wait for more than QUEUE_MS is dropped."""
+        that would wait for more than QUEUE_MS is dropped. After a pause `burst_bytes` pass without a limit."""
         if shutil.which("tc") is None:
             raise Unavailable("needs tc(8)")
         for name, device in ends or self.ends:
             done = ip("netns", "exec", name, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate",
-                      f"{mbit}mbit", "burst", str(BURST_BYTES), "latency", f"{QUEUE_MS}ms")
+                      f"{mbit}mbit", "burst", str(burst_bytes), "latency", f"{QUEUE_MS}ms")
             if done.returncode != 0:
                 raise Unavailable(f"no token bucket filter here: {done.stderr.strip()}")
 

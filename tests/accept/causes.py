@@ -29,6 +29,7 @@ MICRO_BATCH = 2
 DELAY_US = {"SLOTS": (80_000, 160_000), "READS": (40_000, 80_000), "WRITES": (30_000, 60_000)}
 LINK_MBIT, LINK_WIDTH = (40, 80), 256
 LINK_HEADERS = 1514 / 1448  # bytes on an Ethernet for each byte of a TCP stream
+LINK_BURST_BYTES = 80 << 10  # pass at once after the link was idle: a packet of the kernel, 1 to 2 % of a step
 LINK_WINDOW_BYTES = 128 << 10  # in flight: some 20 ms of the link, so it is never idle and drops nothing
 # Runs whose communication has another remedy than the strategy's own.
 LINK_KEYS = ({}, {"strategy.compression": "bf16"}, {"strategy.overlap": "false"})
@@ -85,7 +86,7 @@ class Case:
                 wire = stack.enter_context(Wire())
                 wire.bound_windows(LINK_WINDOW_BYTES)
                 if self.mbit:
-                    wire.limit(self.mbit)
+                    wire.limit(self.mbit, burst_bytes=LINK_BURST_BYTES)
                 endpoint = f"192.0.2.1:{start_server(cluster, wire.names[0], RUN_TIMEOUT_S, '--fresh')}"
                 workers = [start_worker(cluster, host, node, endpoint, **options)
                            for host, node in zip(wire.names, NODES, strict=True)]
