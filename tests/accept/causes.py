@@ -188,8 +188,10 @@ class Bare:
 
 
 def measure_bare(folder):
-    """{(whether over a link, strategy): Bare}"""
-    return {(cause == "communication", strategy): Bare.measure(cause, strategy, folder / f"{cause}-{strategy}")
+    """{(whether over a link, strategy): Bare}, each the faster one of two runs."""
+    return {(cause == "communication", strategy):
+            min((Bare.measure(cause, strategy, folder / f"{cause}-{strategy}-{i}") for i in range(2)),
+                key=lambda bare: bare.steps)
             for cause in ("compute", "communication") for strategy in STRATEGIES}
 
 
