@@ -384,6 +384,9 @@ int dpt_config_lanes_of(const struct dpt_config *config, int world_size);
  * at most DPT_CONFIG_WORLD_MAX. */
 enum { DPT_CONFIG_WORLD_MAX = DPT_MESH_MAX };
 int dpt_config_world_max(const struct dpt_config *config);
+/* Whether strategy.compression: bf16 is allowed beside the strategy, train.reduction, .accumulate
+ * and .lanes of the config. */
+bool dpt_config_may_round(const struct dpt_config *config);
 
 /* Whether the linear layers of this name ("q_proj") have adapters; false without train.lora. */
 bool dpt_config_adapts(const struct dpt_config *config, const char *layer);

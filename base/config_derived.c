@@ -32,6 +32,15 @@ int dpt_config_world_max(const struct dpt_config *config)
     return most < DPT_CONFIG_WORLD_MAX ? most : DPT_CONFIG_WORLD_MAX;
 }
 
+/* What is rounded is a lane, or a slot that is a lane (check_compression). */
+bool dpt_config_may_round(const struct dpt_config *config)
+{
+    const struct dpt_strategy_traits t = dpt_strategy_traits(config);
+    const bool whole_lanes = t.order != DPT_ACCUMULATE_LOCAL || t.route == DPT_GRADIENT_LANES ||
+                             dpt_config_lanes(config) == dpt_config_slots(config);
+    return t.takes_16_bits && !t.order_open && !t.by_node && whole_lanes;
+}
+
 bool dpt_config_evaluates(const struct dpt_config *config)
 {
     return config->train.eval_every > 0 || config->train.eval_only ||

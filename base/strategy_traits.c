@@ -120,15 +120,6 @@ struct dpt_strategy_traits dpt_strategy_traits(const struct dpt_config *config)
     return t;
 }
 
-/* What is rounded is a lane, or a slot that is a lane (check_compression). */
-bool dpt_strategy_may_round(const struct dpt_config *config)
-{
-    const struct dpt_strategy_traits t = dpt_strategy_traits(config);
-    const bool whole_lanes = t.order != DPT_ACCUMULATE_LOCAL || t.route == DPT_GRADIENT_LANES ||
-                             dpt_config_lanes(config) == dpt_config_slots(config);
-    return t.takes_16_bits && !t.order_open && !t.by_node && whole_lanes;
-}
-
 bool dpt_strategy_divides_state(const char *word)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -77,10 +77,6 @@ struct dpt_strategy_traits {
 /* The traits of any config, checked or not. */
 struct dpt_strategy_traits dpt_strategy_traits(const struct dpt_config *config);
 
-/* Whether strategy.compression: bf16 is allowed beside the strategy, train.reduction, .accumulate
- * and .lanes of the config. */
-bool dpt_strategy_may_round(const struct dpt_config *config);
-
 /* Whether the word is the name of a strategy that divides the state, or a word of
  * strategy.sharding.
  */

@@ -135,7 +135,7 @@ static enum dpt_status load_sets(const char *const *sets, size_t n_sets, struct 
                            config, &err);
 }
 
-/* dpt_strategy_may_round says of a config without compression whether it could have it. */
+/* dpt_config_may_round says of a config without compression whether it could have it. */
 static void rounding_is_foreseen_as_the_config_allows(void **state)
 {
     (void)state;
@@ -171,7 +171,7 @@ static void rounding_is_foreseen_as_the_config_allows(void **state)
             if (load_sets(sets, 2, &plain) != DPT_OK)
                 continue;
             const bool may = load_sets(sets, 3, &rounded) == DPT_OK;
-            if (dpt_strategy_may_round(&plain) != may)
+            if (dpt_config_may_round(&plain) != may)
                 fail_msg("%s, %s: compression %s", strategies[s], trains[t],
                          may ? "is allowed" : "is refused");
             n_may += may;

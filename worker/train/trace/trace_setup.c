@@ -34,7 +34,7 @@ struct dpt_kineto_setup rank_trace_setup(const struct dpt_rank *r)
         .hosts = r->trace->hosts,
         .overlap = c->strategy.overlap,
         .compression = word_of(c, "strategy.compression"),
-        .may_compress = dpt_strategy_may_round(c),
+        .may_compress = dpt_config_may_round(c),
         .sends_slots = sends_slots(&traits),
         .gathers_units = gathers_units(r, &traits),
         .activation_checkpointing = word_of(c, "train.activation_checkpointing"),
