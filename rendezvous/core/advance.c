@@ -105,36 +105,36 @@ static void fail_waiting(struct run *run, uint32_t ready)
     dpt_rdzv_fail_run(run, text);
 }
 
-/* WAITING because an operator wants it. STOP ends the run when no step is unsaved. If a farewell
+/* WAITING because an operator wants it. STOP ends the run when no step is unsaved. If a final save
  * could not save, or if no node here holds the newest steps, the run waits for another order or for
  * a node that returns with them. */
 static void advance_held(struct run *run)
 {
-    struct wishes *wishes = &run->wishes;
+    struct operator_requests *requests = &run->requests;
     if (!run->kept.stopped || dpt_rdzv_awaits_return(run) || dpt_rdzv_awaits_members(run))
         return;
     const int64_t step = dpt_rdzv_step_unsaved(run);
     if (step <= 0) {
         const int64_t away = dpt_rdzv_step_without_checkpoint(run);
-        if (away == 0 || wishes->leave_unsaved) {
+        if (away == 0 || requests->leave_unsaved) {
             dpt_rdzv_stop_run(run);
             return;
         }
-        if (!wishes->told_away)
+        if (!requests->told_away)
             dpt_rdzv_log(run, DPT_LOG_ERROR,
                          "step %lld is not saved, and no node here holds it: the run is held until "
                          "a node comes back with it; `dpt-ctl stop` again ends the run without it, "
                          "`dpt-ctl resume` lets it train on",
                          (long long)away);
-        wishes->told_away = true;
+        requests->told_away = true;
         return;
     }
-    if (!wishes->told_unsaved)
+    if (!requests->told_unsaved)
         dpt_rdzv_log(run, DPT_LOG_ERROR,
                      "step %lld could not be saved (the ranks' logs say why): the run is held; "
                      "`dpt-ctl stop` tries again, `dpt-ctl resume` lets it train on",
                      (long long)step);
-    wishes->told_unsaved = true;
+    requests->told_unsaved = true;
 }
 
 static void advance_waiting(struct run *run)
@@ -156,7 +156,7 @@ static void advance_waiting(struct run *run)
                                         back->id));
         return;
     }
-    if (run->generation > 0 && dpt_rdzv_farewell_is_due(run)) {
+    if (run->generation > 0 && dpt_rdzv_final_save_is_due(run)) {
         const bool leaves = run->membership.n_leaving > 0;
         dpt_rdzv_prepare(run, PREPARE_HARD,
                          dpt_rdzv_cause(CAUSE_LEFT, 0, "%s with steps that no checkpoint has",
@@ -188,10 +188,10 @@ static void advance_waiting(struct run *run)
     /* If a loss took the run below its minimum of nodes, that loss stays the cause. */
     struct cause cause = formation->cause;
     if (cause.kind != CAUSE_RANK_LOST && cause.kind != CAUSE_NODE_LOST)
-        cause = run->wishes.resumed
+        cause = run->requests.resumed
                     ? dpt_rdzv_cause(CAUSE_LEFT, 0, "an operator resumes the run")
                     : dpt_rdzv_cause(CAUSE_JOINED, 0, "enough nodes are here again");
-    run->wishes.resumed = false;
+    run->requests.resumed = false;
     dpt_rdzv_prepare(run, PREPARE_HARD, cause);
     formation->after_failure = false; /* the failure came before the wait, not just now */
 }
@@ -252,8 +252,8 @@ static void advance_preparing(struct run *run)
         dpt_rdzv_awaits_return(run) || dpt_rdzv_awaits_members(run))
         return;
     dpt_rdzv_exclude_accused(run);
-    if (run->plan.farewell && run->formation.soft)
-        run->progress.farewell_step = run->plan.resume_step;
+    if (run->plan.final_save && run->formation.soft)
+        run->progress.final_save_step = run->plan.resume_step;
     if (!dpt_rdzv_make_plan(run)) {
         run->plan.in_force = false;
         log_wait(run);
@@ -273,7 +273,7 @@ static void log_running(const struct run *run)
 {
     const unsigned long long generation = run->generation;
     const long long step = run->plan.resume_step;
-    if (run->plan.farewell)
+    if (run->plan.final_save)
         dpt_rdzv_log(run, DPT_LOG_INFO,
                      "too few nodes remain to continue: generation %llu saves step %lld, world %u",
                      generation, step, run->plan.world_size);
@@ -298,14 +298,14 @@ static void advance_planned(struct run *run)
     run->formation.run_generation = run->generation;
     dpt_rdzv_end_awaiting(run);
     progress->n_losses = 0;
-    if (run->plan.guests == 0)
+    if (run->plan.handover_ranks == 0)
         dpt_rdzv_update_redundancy(run);
     dpt_rdzv_record(
         run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_RUNS,
                                       .generation = run->generation,
                                       .step = run->plan.resume_step,
                                       .flags = progress->redundant ? DPT_RDZV_FLAG_REDUNDANT : 0u});
-    if (run->plan.guests > 0) {
+    if (run->plan.handover_ranks > 0) {
         dpt_rdzv_prepare(
             run, PREPARE_HARD,
             dpt_rdzv_cause(CAUSE_LEFT, 0, "ranks without a place handed over their shards"));
@@ -395,7 +395,7 @@ static void advance_running(struct run *run)
     }
     if (run->plan.n_running < (int)run->plan.world_size)
         return; /* only ranks that have heard GO can stop at a step boundary */
-    if (run->plan.farewell) {
+    if (run->plan.final_save) {
         dpt_rdzv_prepare(run, PREPARE_SOFT,
                          dpt_rdzv_cause(CAUSE_LEFT, 0, "the state that the nodes hold is saved"));
         return;

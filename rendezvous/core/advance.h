@@ -8,11 +8,11 @@
 
 /* True: nodes leave, or the run ends because it has too few nodes, and all nodes together hold a
  * state that no checkpoint has. If too few nodes then stay to train, the nodes save that state in a
- * farewell. */
-bool dpt_rdzv_farewell_is_due(const struct run *run);
+ * final save. */
+bool dpt_rdzv_final_save_is_due(const struct run *run);
 /* True: an operator holds the run, and nodes leave with a part of the newest state that neither the
  * others nor a checkpoint have and that cannot be saved. Enough nodes stay to take it over: those
- * that leave are guests of a generation, which gets no GO. */
+ * that leave are handover ranks of a generation, which gets no GO. */
 bool dpt_rdzv_handover_is_due(const struct run *run);
 /* PREPARING soft, when a leaving node cannot wait for the end of the step: gives the step up. The
  * step runs again without the node. */
@@ -28,9 +28,9 @@ bool dpt_rdzv_arrange_places(struct dpt_rdzv *core, struct plan *plan);
 /* ---- plan.c (docs/membership.md, "The plan") ---- */
 
 /* Makes the plan of run->generation from the reports of ranks that have quiesced, and puts the plan
- * in force. The plan is made of the admitted nodes. If these are too few and a farewell is due, it
- * is a farewell of all nodes that hold state. While an operator holds the run, only a farewell or a
- * handover is planned. False: no plan was made. */
+ * in force. The plan is made of the admitted nodes. If these are too few and a final save is due,
+ * it is a final save of all nodes that hold state. While an operator holds the run, only a final
+ * save or a handover is planned. False: no plan was made. */
 bool dpt_rdzv_make_plan(struct run *run);
 
 /* ---- put_plan.c ---- */

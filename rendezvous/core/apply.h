@@ -38,7 +38,7 @@ struct node *dpt_rdzv_node_create(struct run *run, const Dpt__AgentState *messag
 struct removal {
     const char *why;
     bool released, last_holder; /* it left; no node that stays holds its steps */
-    uint32_t n_nodes;           /* released: nodes of a farewell that could not save; 0: none */
+    uint32_t n_nodes;           /* released: nodes of a final save that could not save; 0: none */
 };
 /* Takes the node out of the run and frees it. */
 void dpt_rdzv_remove_node(struct run *run, struct node *node, const struct removal *removal);

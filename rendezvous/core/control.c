@@ -1,6 +1,6 @@
-/* Commands of an operator. Each is a wish that the operator's program repeats until the answer says
- * that it is done; so a lost message or a restart of the server needs no rule. A decision that a
- * later server must know (pause, stop, a denied node) is a record. */
+/* Commands of an operator. Each is a request that the operator's program repeats until the answer
+ * says that it is done; so a lost message or a restart of the server needs no rule. A decision that
+ * a later server must know (pause, stop, a denied node) is a record. */
 #include "rendezvous/core/command.h"
 
 #include "rendezvous/core/advance.h"
@@ -133,21 +133,21 @@ static void answer_saved_end(struct command *command)
 }
 
 /* A failure to save in this generation, or in an earlier one, came before a command of now. In a
- * pause the farewell that saves gets a later generation. */
+ * pause the final save has a later generation. */
 static uint64_t generation_before(struct run *run)
 {
     return run->generation == 0 || dpt_rdzv_is_held_now(run) ? run->generation
                                                              : run->generation - 1;
 }
 
-/* A rank has tried to save since the command, and could not. The wish is over, or else the ranks of
- * the next generation would try again. */
+/* A rank has tried to save since the command, and could not. The request is over, or else the ranks
+ * of the next generation would try again. */
 static void answer_unsaved(struct command *command, int64_t step)
 {
     struct run *run = command->run;
     const struct unsaved *unsaved = &run->progress.unsaved;
-    if (run->wishes.save_from == step) {
-        run->wishes.save_from = 0;
+    if (run->requests.save_from == step) {
+        run->requests.save_from = 0;
         run->changed = true;
     }
     dpt_rdzv_set_outcome(command, REFUSED,
@@ -159,7 +159,7 @@ static void answer_unsaved(struct command *command, int64_t step)
 static void save_run(struct command *command)
 {
     struct run *run = command->run;
-    struct wishes *wishes = &run->wishes;
+    struct operator_requests *requests = &run->requests;
     const struct unsaved *unsaved = &run->progress.unsaved;
     const bool is_new = command->control->step < 0;
     const int64_t step = is_new ? step_to_save(run) : command->control->step;
@@ -184,11 +184,11 @@ static void save_run(struct command *command)
     } else if (unsaved->step >= step && unsaved->generation > before) {
         answer_unsaved(command, step);
     } else {
-        if (is_new && dpt_rdzv_is_held_now(run)) /* a farewell that failed is tried again */
-            run->progress.farewell_step = -1;
-        run->changed = run->changed || wishes->save_from != step;
-        wishes->save_from = step;
-        wishes->save_until_ms = command->core->now_ms + SAVE_WISH_MS;
+        if (is_new && dpt_rdzv_is_held_now(run)) /* a final save that failed is tried again */
+            run->progress.final_save_step = -1;
+        run->changed = run->changed || requests->save_from != step;
+        requests->save_from = step;
+        requests->save_until_ms = command->core->now_ms + SAVE_REQUEST_MS;
         dpt_rdzv_set_outcome(command, GOES_ON, "run %s saves step %lld or the next one", run->name,
                              (long long)step);
     }
@@ -253,10 +253,10 @@ static void resume_run(struct command *command)
         record_order(run, DPT_RDZV_RECORD_PAUSED, false);
     if (run->kept.stopped)
         record_order(run, DPT_RDZV_RECORD_STOPPED, false);
-    run->wishes.told_unsaved = run->wishes.told_away = run->wishes.leave_unsaved = false;
+    run->requests.told_unsaved = run->requests.told_away = run->requests.leave_unsaved = false;
     run->changed = true;
     dpt_rdzv_log(run, DPT_LOG_INFO, "an operator lets the run go on");
-    run->wishes.resumed = run->phase == DPT_RDZV_WAITING;
+    run->requests.resumed = run->phase == DPT_RDZV_WAITING;
     dpt_rdzv_set_outcome(command, DONE, "run %s goes on", run->name);
 }
 
@@ -329,10 +329,10 @@ static void stop_run(struct command *command)
         record_order(run, DPT_RDZV_RECORD_STOPPED, true);
         dpt_rdzv_log(run, DPT_LOG_INFO, "an operator stops the run");
     }
-    if (is_new) { /* a farewell that failed is tried again */
-        run->progress.farewell_step = -1;
-        run->wishes.leave_unsaved = run->wishes.told_away;
-        run->wishes.told_unsaved = run->wishes.told_away = false;
+    if (is_new) { /* a final save that failed is tried again */
+        run->progress.final_save_step = -1;
+        run->requests.leave_unsaved = run->requests.told_away;
+        run->requests.told_unsaved = run->requests.told_away = false;
     }
     dpt_rdzv_advance(run);
     if (dpt_rdzv_has_ended(run)) {
@@ -340,14 +340,14 @@ static void stop_run(struct command *command)
         return;
     }
     dpt_rdzv_set_outcome(command, GOES_ON, "run %s saves its state", run->name);
-    if (run->wishes.told_away)
+    if (run->requests.told_away)
         dpt_rdzv_set_outcome(
             command, REFUSED,
             "run %s has stopped, but step %lld is not saved, and no node here holds it: the "
             "run is held until a node that was cut off comes back with it. Stop it again "
             "to end it without that step, or resume it",
             run->name, (long long)dpt_rdzv_step_without_checkpoint(run));
-    if (run->wishes.told_unsaved)
+    if (run->requests.told_unsaved)
         dpt_rdzv_set_outcome(
             command, REFUSED,
             "run %s has stopped, but its state could not be saved (%s): stop it again, or resume "
@@ -370,26 +370,26 @@ static void show_run(struct command *command, Dpt__RunStatus **ret_status)
 static void dump_run(struct command *command, Dpt__RunStatus **ret_status)
 {
     struct run *run = command->run;
-    struct wishes *wishes = &run->wishes;
+    struct operator_requests *requests = &run->requests;
     const int64_t now_ms = command->core->now_ms;
     const uint64_t number = command->control->number;
     if (number == 0) {
         dpt_rdzv_set_outcome(command, REFUSED, "a dump needs a number");
         return;
     }
-    if (wishes->dump != number && (dpt_rdzv_dump_wanted(run) == 0 || dpt_rdzv_is_dumped(run))) {
-        wishes->dump = number;
-        wishes->dump_ms = now_ms;
+    if (requests->dump != number && (dpt_rdzv_dump_wanted(run) == 0 || dpt_rdzv_is_dumped(run))) {
+        requests->dump = number;
+        requests->dump_ms = now_ms;
         run->changed = true;
     }
-    wishes->dump_until_ms = now_ms + DUMP_WISH_MS;
-    command->reply->number = wishes->dump;
+    requests->dump_until_ms = now_ms + DUMP_REQUEST_MS;
+    command->reply->number = requests->dump;
     if (!dpt_rdzv_is_dumped(run)) {
         dpt_rdzv_set_outcome(command, GOES_ON, "ranks of run %s print their stacks", run->name);
         return;
     }
     dpt_rdzv_set_outcome(command, DONE, "run %s", run->name);
-    *ret_status = dpt_rdzv_new_status(run, wishes->dump);
+    *ret_status = dpt_rdzv_new_status(run, requests->dump);
 }
 
 static void carry_out(struct command *command)

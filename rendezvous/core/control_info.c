@@ -47,11 +47,11 @@ bool dpt_rdzv_is_held_now(struct run *run)
 bool dpt_rdzv_is_dumped(const struct run *run)
 {
     struct rank_cursor at = {0};
-    if (run->core->now_ms - run->wishes.dump_ms >= DUMP_MS)
+    if (run->core->now_ms - run->requests.dump_ms >= DUMP_MS)
         return true;
     for (const struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
         if (rank->spawn > 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD &&
-            rank->work.stacks.of != run->wishes.dump)
+            rank->work.stacks.of != run->requests.dump)
             return false;
     return true;
 }

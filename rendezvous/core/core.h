@@ -119,8 +119,8 @@ enum dpt_rdzv_record_flag {
     DPT_RDZV_FLAG_RELEASED = 4,    /* REMOVED because it left */
     DPT_RDZV_FLAG_LAST_HOLDER = 8, /* REMOVED: no other node holds its steps */
     DPT_RDZV_FLAG_SOFT = 16,       /* GENERATION at the next step boundary */
-    DPT_RDZV_FLAG_FAREWELL = 32,   /* PLAN: its ranks only save */
-    DPT_RDZV_FLAG_GUESTS = 64,     /* PLAN: it hands state over and makes no step */
+    DPT_RDZV_FLAG_FINAL_SAVE = 32, /* PLAN: its ranks only save */
+    DPT_RDZV_FLAG_HANDOVER = 64,   /* PLAN: it hands state over and makes no step */
     DPT_RDZV_FLAG_REDUNDANT = 128, /* RUNS: every part of the state is on two nodes */
     DPT_RDZV_FLAG_ENDED = 256,     /* FORGET: the run had ended */
     DPT_RDZV_FLAG_FAILED = 512,    /* FORGET: the run had failed */

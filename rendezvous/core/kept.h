@@ -12,7 +12,7 @@ struct departed {
     uint8_t secret[DPT_PROTO_SECRET_BYTES], key[DPT_RDZV_KEY_BYTES];
     bool released;
     bool last_holder; /* released: no node that stays holds its steps */
-    uint32_t n_nodes; /* released: nodes of a farewell that could not save; 0: there was none */
+    uint32_t n_nodes; /* released: nodes of a final save that could not save; 0: there was none */
     bool cut_off;     /* removed for silence alone: it may return with its state */
     bool awaited;     /* it may hold the newest state, and no generation has run since */
     uint64_t counter_seen;

@@ -1,10 +1,10 @@
 /* A node that leaves stays until its state is safe elsewhere: on other nodes by a transfer, or on
  * disk by a save. Three quarters of drain_ms bound the wait.
  *
- *   enough nodes stay    transfer: the node hands its part over (a guest of the plan, plan.c), and
+ *   enough nodes stay    transfer: the node hands its part over (a handover rank, plan.c), and
  *                        stays until the generation without it runs; in a pause, until the others
  *                        have it
- *   too few stay         save: all nodes that hold the state save it in a checkpoint (a farewell)
+ *   too few stay         save: all nodes that hold the state save it in a checkpoint (final save)
  *   no save is possible  the node is released as last holder and writes a rescue itself
  *
  * A run that ends because it has too few nodes saves its state by the same rule. So does a run that
@@ -19,17 +19,17 @@
 
 #include <string.h>
 
-/* True: the run has waited for nodes for too long and may save its state. The first farewell may be
- * late, because it waits for the lease of a silent node or of an earlier server's nodes. Further
+/* True: the run has waited for nodes for too long and may save its state. The first final save may
+ * be late, because it waits for the lease of a silent node or of an earlier server's nodes. Further
  * ones are formed for drain_ms after the wait. */
 static bool is_ending(const struct run *run)
 {
     const int64_t end_ms = run->formation.waits_since_ms + run->spec.wait_ms;
     return dpt_rdzv_wait_is_over(run) &&
-           (!run->plan.farewell || run->core->now_ms - end_ms < run->timing.drain_ms);
+           (!run->plan.final_save || run->core->now_ms - end_ms < run->timing.drain_ms);
 }
 
-bool dpt_rdzv_farewell_is_due(const struct run *run)
+bool dpt_rdzv_final_save_is_due(const struct run *run)
 {
     bool can_save = false;
     const bool is_wanted =
@@ -41,7 +41,7 @@ bool dpt_rdzv_farewell_is_due(const struct run *run)
     if (!can_save)
         return false;
     const int64_t step = dpt_rdzv_step_unsaved(run);
-    return step > 0 && step != run->progress.farewell_step;
+    return step > 0 && step != run->progress.final_save_step;
 }
 
 /* Tried for as long as a leaving node stays at most. */
@@ -50,19 +50,19 @@ bool dpt_rdzv_handover_is_due(const struct run *run)
     const struct membership *membership = &run->membership;
     const int64_t leaving_ms = run->core->now_ms - membership->leaving_since_ms;
     if (!dpt_rdzv_is_held(run) || membership->n_leaving == 0 || run->generation == 0 ||
-        leaving_ms >= run->timing.drain_ms * 3 / 4 || dpt_rdzv_farewell_is_due(run) ||
+        leaving_ms >= run->timing.drain_ms * 3 / 4 || dpt_rdzv_final_save_is_due(run) ||
         dpt_rdzv_count_ready(run) < dpt_rdzv_min_nodes(run))
         return false;
     return dpt_rdzv_step_unsaved(run) > dpt_rdzv_step_held(run, GROUP_STAYING | GROUP_EXCLUDED);
 }
 
-/* If no node stays, a farewell saves the state before the step. But ranks that are busy have ended
- * the step and are already saving the state after it, so the step is not stopped. */
+/* If no node stays, the final save has the state before the step. But ranks that are busy have
+ * ended the step and are already saving the state after it, so the step is not stopped. */
 void dpt_rdzv_stop_step_for_leaving(struct run *run)
 {
     const struct node *due = NULL;
     bool some_stay = false;
-    if (!run->formation.soft || run->plan.farewell || run->membership.n_leaving == 0 ||
+    if (!run->formation.soft || run->plan.final_save || run->membership.n_leaving == 0 ||
         run->core->now_ms - run->membership.leaving_since_ms < run->timing.boundary_ms)
         return;
     for (size_t i = 0; i < run->n_nodes; i++) {
@@ -126,12 +126,13 @@ static enum leave judge_leaving(const struct run *run, const struct node *node, 
         return LEAVE_STAYS;
     if (run->plan.in_force) /* its generation has taken the node's part over */
         return LEAVE_IS_SAFE;
-    /* farewell_step counts, too: some of the nodes that held it may have been released already. */
+    /* final_save_step counts, too: some nodes that held it may have been released already. */
     if (!held->known)
         *held = (struct held){.known = true,
                               .all = dpt_rdzv_step_held(run, GROUP_ALL),
                               .others = dpt_rdzv_step_held(run, GROUP_STAYING | GROUP_EXCLUDED)};
-    const int64_t step = held->all > progress->farewell_step ? held->all : progress->farewell_step;
+    const int64_t step =
+        held->all > progress->final_save_step ? held->all : progress->final_save_step;
     const bool is_lost =
         step <= progress->saved_step ? has_lost_steps(run, node) : held->others < step;
     return is_lost ? LEAVE_LAST_HOLDER : LEAVE_IS_SAFE;
@@ -140,7 +141,7 @@ static enum leave judge_leaving(const struct run *run, const struct node *node, 
 static void release_node(struct run *run, struct node *node, bool last_holder)
 {
     const struct progress *progress = &run->progress;
-    const bool unsaved = last_holder && progress->farewell_step > progress->saved_step;
+    const bool unsaved = last_holder && progress->final_save_step > progress->saved_step;
     const struct departed told = {.last_holder = last_holder,
                                   .n_nodes = unsaved ? run->plan.n_nodes : 0};
     dpt_rdzv_answer_released(run, node, &told);

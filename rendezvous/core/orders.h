@@ -9,11 +9,11 @@
 #include <stdint.h>
 
 enum {
-    DENIED_MAX = 1024,    /* denied ids of all runs */
-    SAVE_WISH_MS = 10000, /* a request for a checkpoint that nobody repeats ends then */
-    DUMP_WISH_MS = 2000,  /* a request for stacks that nobody repeats ends then */
-    DUMP_MS = 3000,       /* a rank that has not answered by then does not answer */
-    DUMP_RANKS_MAX = 512  /* ranks of a reply with their stacks: 2 MiB */
+    DENIED_MAX = 1024,       /* denied ids of all runs */
+    SAVE_REQUEST_MS = 10000, /* a request for a checkpoint that nobody repeats ends then */
+    DUMP_REQUEST_MS = 2000,  /* a request for stacks that nobody repeats ends then */
+    DUMP_MS = 3000,          /* a rank that has not answered by then does not answer */
+    DUMP_RANKS_MAX = 512     /* ranks of a reply with their stacks: 2 MiB */
 };
 
 /* A node id that may not join the run of this name. */
@@ -57,7 +57,7 @@ struct unsaved {
 };
 
 /* Pending requests. They are not durable: dpt-ctl repeats them until they are fulfilled. */
-struct wishes {
+struct operator_requests {
     int64_t save_from;     /* a checkpoint of this step or a later one; 0: none */
     int64_t save_until_ms; /* the request for the checkpoint ends */
     bool told_unsaved;     /* the log says that STOP cannot save */

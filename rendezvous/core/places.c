@@ -39,13 +39,13 @@ static bool number_racks_hosts_nodes(struct plan *plan)
 }
 
 /* The order of positions: rack by rack, in a rack host by host, on a host node by node, on a node
- * by rank. Guests come last. */
+ * by rank. Handover ranks come last. */
 static int compare_places(const void *a, const void *b)
 {
     const struct place *x = *(struct place *const *)a, *y = *(struct place *const *)b;
     const int by_rank = x < y ? -1 : 1;
-    if (x->guest || y->guest)
-        return x->guest == y->guest ? by_rank : y->guest ? -1 : 1;
+    if (x->only_hands_over || y->only_hands_over)
+        return x->only_hands_over == y->only_hands_over ? by_rank : y->only_hands_over ? -1 : 1;
     if (x->rack != y->rack)
         return x->rack < y->rack ? -1 : 1;
     if (x->host != y->host)
@@ -75,7 +75,7 @@ static bool assign_positions(struct dpt_rdzv *core, struct plan *plan)
  * memory. */
 static bool assign_log_writers(struct plan *plan)
 {
-    const uint32_t world = plan->world_size - plan->guests;
+    const uint32_t world = plan->world_size - plan->handover_ranks;
     struct index logs = {0}; /* the writer of each folder */
     bool has_memory = true;
     for (int takes_state = 0; takes_state <= 1; takes_state++)
@@ -96,7 +96,7 @@ static bool assign_log_writers(struct plan *plan)
 static bool assign_writers(struct plan *plan)
 {
     const char *folder = plan->places[0].node->checkpoint_dir_id;
-    for (uint32_t i = 0; folder[0] != '\0' && i < plan->world_size - plan->guests; i++)
+    for (uint32_t i = 0; folder[0] != '\0' && i < plan->world_size - plan->handover_ranks; i++)
         if (strcmp(plan->places[i].node->checkpoint_dir_id, folder) == 0)
             plan->places[i].checkpoint_slot = (int32_t)plan->checkpoint_writers++;
     return assign_log_writers(plan);

@@ -12,10 +12,11 @@
 struct candidate {
     struct rank *rank;
     size_t node_at;         /* index of its node in run->nodes */
-    uint64_t in_generation; /* newest plan with a place for it; 0: none, or it was a guest there */
+    uint64_t in_generation; /* newest plan with a place for it; 0: none, or it only handed over
+                               there */
     bool holds;             /* has its part of the state, or loads it */
     bool needed;            /* the first candidate that holds one of the shards of the state */
-    bool guest; /* only hands its part over: its node leaves, or the limits leave it out */
+    bool only_hands_over;   /* its node leaves, or the limits leave it out */
     bool chosen;
 };
 
@@ -24,22 +25,23 @@ enum { TAKES_PART = 1, TRAINS = 2 };
 struct draft {
     struct candidate *list; /* (n) in order of preference; owned */
     size_t n;
-    uint8_t *nodes_chosen; /* (run->n_nodes) bits: a rank of the node is chosen, and not as a guest;
-                              memory of the outbox */
+    uint8_t *nodes_chosen; /* (run->n_nodes) bits: a rank of the node is chosen, and not as a
+                              handover rank; memory of the outbox */
     struct resume resume;
-    bool farewell;
-    uint32_t world, nodes; /* chosen, without guests */
+    bool final_save;
+    uint32_t world, nodes; /* chosen, without handover ranks */
 };
 
 /* ---- the world ---- */
 
-/* The newest plan with a place for the rank; 0: none. 0 also for a guest of the present plan: a
- * guest has handed its part over, so the other ranks of that plan are preferred. */
+/* The newest plan with a place for the rank; 0: none. 0 also for a handover rank of the present
+ * plan: a handover rank has handed its part over, so the other ranks of that plan are preferred. */
 static uint64_t newest_place(const struct run *run, const struct rank *rank)
 {
-    const bool was_guest = dpt_rdzv_rank_is_member(rank) &&
-                           (uint32_t)rank->plan_rank >= run->plan.world_size - run->plan.guests;
-    return was_guest ? 0 : rank->plan_generation;
+    const bool has_handed_over =
+        dpt_rdzv_rank_is_member(rank) &&
+        (uint32_t)rank->plan_rank >= run->plan.world_size - run->plan.handover_ranks;
+    return has_handed_over ? 0 : rank->plan_generation;
 }
 
 /* False: there are no candidates, or no memory. */
@@ -58,17 +60,17 @@ static bool list_candidates(const struct run *run, unsigned groups, struct draft
                                .node_at = at.node,
                                .in_generation = newest_place(run, rank),
                                .holds = dpt_rdzv_has_state(run, &draft->resume, rank),
-                               .guest = rank->node->leaving && !draft->farewell};
+                               .only_hands_over = rank->node->leaving && !draft->final_save};
     return draft->n > 0;
 }
 
 /* The order of preference among equally needed ranks: ranks that hold state first, then ranks of a
- * newer plan, then ranks that joined earlier. Guests come last. */
+ * newer plan, then ranks that joined earlier. Handover ranks come last. */
 static int compare_candidates(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
-    if (x->guest != y->guest)
-        return x->guest ? 1 : -1;
+    if (x->only_hands_over != y->only_hands_over)
+        return x->only_hands_over ? 1 : -1;
     if (x->holds != y->holds)
         return x->holds ? -1 : 1;
     if (x->in_generation != y->in_generation)
@@ -104,7 +106,8 @@ static bool mark_needed(struct dpt_rdzv *core, struct draft *draft)
     return true;
 }
 
-/* Ranks of the largest plan, guests included. Guests do not make a mesh larger than a mesh is. */
+/* Ranks of the largest plan, handover ranks included. Handover ranks do not make a mesh larger than
+ * a mesh is. */
 static uint32_t plan_max(const struct run *run)
 {
     const uint32_t mine = run->core->world_max;
@@ -112,26 +115,27 @@ static uint32_t plan_max(const struct run *run)
 }
 
 /* Chooses the candidate if it fits into the world. A needed candidate beyond the limits becomes a
- * guest. A farewell has no guests and makes no step. So it takes needed candidates of any number of
- * nodes, and no candidate that would first have to get the state. */
+ * handover rank. A final save has no handover ranks and makes no step. So it takes needed
+ * candidates of any number of nodes, and no candidate that would first have to get the state. */
 static void choose_candidate(const struct run *run, struct draft *draft,
                              struct candidate *candidate, struct plan *plan)
 {
     uint8_t *chosen = &draft->nodes_chosen[candidate->node_at];
     const bool fits_node = (*chosen & TRAINS) != 0 || draft->nodes < run->spec.max_nodes ||
-                           (draft->farewell && candidate->needed);
-    const bool full = draft->world + plan->guests == plan_max(run);
+                           (draft->final_save && candidate->needed);
+    const bool full = draft->world + plan->handover_ranks == plan_max(run);
     const bool fits = fits_node && draft->world < run->spec.max_world;
-    if (draft->farewell && !candidate->holds)
+    if (draft->final_save && !candidate->holds)
         return;
-    candidate->guest = candidate->guest || (candidate->needed && !fits && !draft->farewell);
-    if (full || (candidate->guest ? !candidate->holds : !fits))
+    candidate->only_hands_over =
+        candidate->only_hands_over || (candidate->needed && !fits && !draft->final_save);
+    if (full || (candidate->only_hands_over ? !candidate->holds : !fits))
         return;
-    draft->nodes += !candidate->guest && (*chosen & TRAINS) == 0;
+    draft->nodes += !candidate->only_hands_over && (*chosen & TRAINS) == 0;
     plan->n_nodes += *chosen == 0;
-    plan->guests += candidate->guest;
-    draft->world += !candidate->guest;
-    *chosen |= candidate->guest ? TAKES_PART : TAKES_PART | TRAINS;
+    plan->handover_ranks += candidate->only_hands_over;
+    draft->world += !candidate->only_hands_over;
+    *chosen |= candidate->only_hands_over ? TAKES_PART : TAKES_PART | TRAINS;
     candidate->chosen = true;
 }
 
@@ -144,7 +148,7 @@ static bool choose_world(const struct run *run, struct draft *draft, struct plan
         for (size_t i = 0; i < draft->n; i++)
             if (draft->list[i].needed == needed)
                 choose_candidate(run, draft, &draft->list[i], plan);
-    plan->world_size = draft->world + plan->guests;
+    plan->world_size = draft->world + plan->handover_ranks;
     return true;
 }
 
@@ -157,7 +161,7 @@ static void fill_place(struct place *place, const struct candidate *candidate)
                             .local_rank = (uint32_t)(rank - rank->node->ranks),
                             .spawn = rank->spawn,
                             .takes_state = !candidate->holds,
-                            .guest = candidate->guest,
+                            .only_hands_over = candidate->only_hands_over,
                             .checkpoint_slot = -1};
     memcpy(place->shm_addr, rank->shm_addr, sizeof place->shm_addr);
     memcpy(place->tcp_addr, rank->tcp_addr, sizeof place->tcp_addr);
@@ -168,17 +172,17 @@ static void fill_place(struct place *place, const struct candidate *candidate)
  * (compare_candidates) keeps it. */
 static void assign_ranks(const struct draft *draft, struct plan *plan)
 {
-    const uint32_t world = plan->world_size - plan->guests;
-    uint32_t hole = 0, guest = world;
+    const uint32_t world = plan->world_size - plan->handover_ranks;
+    uint32_t hole = 0, handover = world;
     for (int keeps = 1; keeps >= 0; keeps--)
         for (size_t i = 0; i < draft->n; i++) {
             const struct candidate *candidate = &draft->list[i];
             const struct rank *rank = candidate->rank;
             const uint32_t old = (uint32_t)rank->plan_rank;
-            if (!candidate->chosen || (candidate->guest && !keeps))
+            if (!candidate->chosen || (candidate->only_hands_over && !keeps))
                 continue;
-            if (candidate->guest) {
-                fill_place(&plan->places[guest++], candidate);
+            if (candidate->only_hands_over) {
+                fill_place(&plan->places[handover++], candidate);
                 continue;
             }
             const struct place *wanted =
@@ -237,10 +241,10 @@ static void fill_plan_digest(const struct run *run, struct plan *plan)
     int bytes =
         snprintf(text, sizeof text, "%llu %u %u %u %u %u %lld %lld %lld %llu %d %d %d",
                  (unsigned long long)plan->generation, plan->world_size, plan->n_nodes,
-                 plan->n_hosts, plan->checkpoint_writers, plan->guests,
+                 plan->n_hosts, plan->checkpoint_writers, plan->handover_ranks,
                  (long long)plan->resume_step, (long long)plan->load_checkpoint,
                  (long long)plan->steps_done_before, (unsigned long long)plan->state_generation,
-                 plan->from_seed, plan->farewell, (int)run->formation.cause.kind);
+                 plan->from_seed, plan->final_save, (int)run->formation.cause.kind);
     add_to_hash(&hash, text, (size_t)bytes);
     if (plan->outcome != NULL)
         add_to_hash(&hash, plan->outcome, plan->outcome_bytes);
@@ -303,8 +307,8 @@ static bool fill_plan(const struct run *run, struct draft *draft, struct plan *p
     const struct resume *resume = &draft->resume;
     if (!choose_world(run, draft, plan))
         return false;
-    /* By a plan without guests the ranks train. */
-    if (dpt_rdzv_is_held(run) && !draft->farewell && plan->guests == 0)
+    /* By a plan without handover ranks the ranks train. */
+    if (dpt_rdzv_is_held(run) && !draft->final_save && plan->handover_ranks == 0)
         return false;
     plan->places = calloc(plan->world_size, sizeof plan->places[0]);
     if (plan->places == NULL || !copy_outcome_to_plan(draft, plan)) {
@@ -318,7 +322,7 @@ static bool fill_plan(const struct run *run, struct draft *draft, struct plan *p
     plan->steps_done_before = run->progress.steps_done;
     plan->resume_step = resume->step > 0 ? resume->step : 0;
     plan->from_seed = resume->step < 0;
-    plan->farewell = draft->farewell;
+    plan->final_save = draft->final_save;
     assign_ranks(draft, plan);
     for (uint32_t i = 0; plan->from_seed && i < plan->world_size; i++)
         plan->places[i].takes_state = false;
@@ -333,12 +337,12 @@ bool dpt_rdzv_make_plan(struct run *run)
 {
     const bool waits = dpt_rdzv_is_held(run) && !dpt_rdzv_handover_is_due(run);
     unsigned groups = waits ? 0 : dpt_rdzv_admitted_groups(run);
-    const bool farewell = groups == 0 && dpt_rdzv_farewell_is_due(run);
-    if (farewell)
+    const bool final_save = groups == 0 && dpt_rdzv_final_save_is_due(run);
+    if (final_save)
         groups = GROUP_ALL;
     if (groups == 0)
         return false;
-    struct draft draft = {.resume = dpt_rdzv_choose_state(run, groups), .farewell = farewell};
+    struct draft draft = {.resume = dpt_rdzv_choose_state(run, groups), .final_save = final_save};
     struct plan plan = {0};
     const bool made = list_candidates(run, groups, &draft) && fill_plan(run, &draft, &plan);
     free(draft.list);

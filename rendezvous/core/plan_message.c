@@ -240,8 +240,8 @@ Dpt__Plan *dpt_rdzv_plan_for(struct run *run, const struct node *node)
     to->detect_ms = (uint64_t)run->formation.cause.detect_ms;
     to->steps_done_before = plan->steps_done_before;
     to->state_generation = plan->state_generation;
-    to->guests = plan->guests;
+    to->handover_ranks = plan->handover_ranks;
     to->from_seed = plan->from_seed;
-    to->farewell = plan->farewell;
+    to->final_save = plan->final_save;
     return to;
 }

@@ -55,8 +55,8 @@ void dpt_rdzv_record_plan(struct run *run, enum dpt_rdzv_record_kind kind)
                              .step = plan->adopted ? run->progress.step : plan->resume_step,
                              .number = (uint64_t)plan->steps_done_before,
                              .count = plan->world_size,
-                             .flags = (plan->farewell ? DPT_RDZV_FLAG_FAREWELL : 0u) |
-                                      (plan->guests > 0 ? DPT_RDZV_FLAG_GUESTS : 0u),
+                             .flags = (plan->final_save ? DPT_RDZV_FLAG_FINAL_SAVE : 0u) |
+                                      (plan->handover_ranks > 0 ? DPT_RDZV_FLAG_HANDOVER : 0u),
                              .cause = dpt_rdzv_cause_name(run->formation.cause.kind),
                              .detect_ms = run->formation.cause.detect_ms,
                              .text = run->formation.cause.text,

@@ -162,7 +162,7 @@ struct place {         /* one rank of a plan */
     uint32_t local_rank, spawn;
     uint32_t position, rack, host, node_index;
     int32_t checkpoint_slot;
-    bool takes_state, writes_log, guest;
+    bool takes_state, writes_log, only_hands_over;
     bool finished;       /* has reported FINISHED in this generation */
     uint32_t n_accusers; /* members whose report accuses the rank; see dpt_rdzv_accused_by */
     char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
@@ -170,12 +170,12 @@ struct place {         /* one rank of a plan */
 
 struct plan {
     uint64_t generation; /* 0: none made */
-    bool in_force;  /* ranks may compute: from PLAN until all quiesced, or until a hard PREPARE */
-    bool from_seed; /* no whole state and no checkpoint exists */
-    bool adopted;   /* made by an earlier server: this server knows only digest and places */
-    bool farewell;  /* too few nodes stay: its ranks save what they hold and make no step */
+    bool in_force;   /* ranks may compute: from PLAN until all quiesced, or until a hard PREPARE */
+    bool from_seed;  /* no whole state and no checkpoint exists */
+    bool adopted;    /* made by an earlier server: this server knows only digest and places */
+    bool final_save; /* too few nodes stay: its ranks save what they hold and make no step */
     uint8_t nonce[DPT_PROTO_NONCE_BYTES];
-    uint32_t world_size, n_nodes, n_hosts, checkpoint_writers, guests;
+    uint32_t world_size, n_nodes, n_hosts, checkpoint_writers, handover_ranks;
     uint64_t state_generation;
     struct place *places;                         /* (world_size) by rank; owned */
     uint32_t n_finished;                          /* places whose rank has finished */
@@ -299,12 +299,12 @@ struct progress {
     int64_t steps_done; /* highest since a generation last ran; a plan's lost steps count from it */
     int64_t step_best;  /* newest step ever */
     int64_t step_ms;    /* when `step` last grew, on the clock of dpt_rdzv_listened_ms */
-    int64_t step_ms_median; /* last reported by a rank; 0: no step yet */
-    int64_t final_step;     /* last step of a rank that has finished; -1: none has */
-    bool stepped;           /* a step was made since GO */
-    int64_t saved_step;     /* newest checkpoint that a rank reported */
-    int64_t farewell_step;  /* step that a farewell had to save and had the time to save */
-    struct unsaved unsaved; /* the newest failure of a rank to save */
+    int64_t step_ms_median;  /* last reported by a rank; 0: no step yet */
+    int64_t final_step;      /* last step of a rank that has finished; -1: none has */
+    bool stepped;            /* a step was made since GO */
+    int64_t saved_step;      /* newest checkpoint that a rank reported */
+    int64_t final_save_step; /* step that a final save had to save and had the time to save */
+    struct unsaved unsaved;  /* the newest failure of a rank to save */
     bool redundant;  /* every part of the state of plan.generation is on at least two nodes */
     bool rebuilding; /* ranks still make copies for that */
     struct loss losses[LOSSES_MAX];
@@ -341,7 +341,7 @@ struct run {
     struct progress progress;
     struct budget budget;
     struct kept kept;
-    struct wishes wishes;
+    struct operator_requests requests;
     char end_text[DPT_PROTO_TEXT_BYTES];
 };
 

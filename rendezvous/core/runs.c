@@ -80,7 +80,7 @@ bool dpt_rdzv_run_add(struct dpt_rdzv *core, const struct dpt_rdzv_record *recor
         .regather_until_ms = -1,
         .members_until_ms = -1};
     run->progress = (struct progress){
-        .step = -1, .step_best = -1, .final_step = -1, .saved_step = -1, .farewell_step = -1};
+        .step = -1, .step_best = -1, .final_step = -1, .saved_step = -1, .final_save_step = -1};
     run->budget.error_ms = -1;
     memcpy(run->kept.definer, record->key, sizeof run->kept.definer);
     core->runs[core->n_runs++] = run;

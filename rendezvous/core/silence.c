@@ -9,8 +9,8 @@ enum { OUTSIDER_GAP_MS = 1000 };
 /* ---- the time in which silence counts ---- */
 
 /* True: for forget_ms the server has heard outsiders and no node. So the network works, and the
- * nodes are gone. Without this rule a run whose nodes are dead would never end (deaf_test.c,
- * test_dead_among_strangers). */
+ * nodes are gone. Without this rule a run whose nodes are dead would never end
+ * (hears_no_node_test.c, test_dead_among_strangers). */
 static bool are_nodes_gone(const struct run *run)
 {
     const struct hearing *hearing = &run->core->hearing;
@@ -21,9 +21,9 @@ static bool are_nodes_gone(const struct run *run)
 
 /* True: the server receives from no node, because it is cut off or starved. Silence then proves
  * nothing. Without this rule a server
- * that is cut off for a lease would lose all nodes, though they train on (deaf_test.c,
- * test_deaf_for_long). */
-static bool is_deaf(const struct run *run)
+ * that is cut off for a lease would lose all nodes, though they train on (hears_no_node_test.c,
+ * test_hears_no_node_for_long). */
+static bool hears_no_node(const struct run *run)
 {
     return run->core->now_ms - run->core->hearing.heard_ms > run->timing.gap_ms &&
            !are_nodes_gone(run);
@@ -36,8 +36,9 @@ int64_t dpt_rdzv_beat_ms(const struct run *run)
 
 int64_t dpt_rdzv_listened_ms(const struct run *run)
 {
-    return run->membership.listened_ms +
-           (is_deaf(run) ? run->timing.gap_ms : run->core->now_ms - run->core->hearing.heard_ms);
+    return run->membership.listened_ms + (hears_no_node(run)
+                                              ? run->timing.gap_ms
+                                              : run->core->now_ms - run->core->hearing.heard_ms);
 }
 
 void dpt_rdzv_heard_node(struct run *run, struct node *node)
@@ -92,13 +93,13 @@ int64_t dpt_rdzv_lease_left_ms(const struct node *node)
 
 /* The time at which the grace of a broken connection ends. It does not end before the server has
  * heard a node after the break, because the grace may be shorter than the gap, nor while the server
- * receives from no node: then all connections may have broken (deaf_test.c,
- * test_all_break_within_a_gap and test_deaf_after_a_node_died). */
+ * receives from no node: then all connections may have broken (hears_no_node_test.c,
+ * test_all_break_within_a_gap and test_hears_no_node_after_a_node_died). */
 static int64_t grace_end_ms(const struct node *node)
 {
     const struct run *run = node->run;
     const int64_t broken_ms = node->link.broken_ms;
-    const bool unheard = run->core->hearing.heard_ms <= broken_ms || is_deaf(run);
+    const bool unheard = run->core->hearing.heard_ms <= broken_ms || hears_no_node(run);
     if (broken_ms < 0 || (unheard && !dpt_rdzv_has_ended(run)))
         return INT64_MAX;
     return broken_ms + run->timing.grace_ms;

@@ -14,7 +14,7 @@ void dpt_rdzv_enter_phase(struct run *run, enum dpt_rdzv_phase phase)
         formation->waits_since_ms = run->core->now_ms;
     /* An adopted generation enters RUNNING without PLANNED. */
     const bool formed = phase == DPT_RDZV_PLANNED || phase == DPT_RDZV_RUNNING;
-    if (phase == DPT_RDZV_SETTLING || (formed && !run->plan.farewell))
+    if (phase == DPT_RDZV_SETTLING || (formed && !run->plan.final_save))
         formation->waits_since_ms = -1;
 }
 

@@ -16,16 +16,16 @@ int64_t dpt_rdzv_step_without_checkpoint(const struct run *run)
 
 int64_t dpt_rdzv_save_wanted(const struct run *run)
 {
-    const struct wishes *wishes = &run->wishes;
+    const struct operator_requests *requests = &run->requests;
     const int64_t saved_step = run->progress.saved_step;
-    return wishes->save_from > saved_step && run->core->now_ms < wishes->save_until_ms
-               ? wishes->save_from
+    return requests->save_from > saved_step && run->core->now_ms < requests->save_until_ms
+               ? requests->save_from
                : 0;
 }
 
 uint64_t dpt_rdzv_dump_wanted(const struct run *run)
 {
-    return run->core->now_ms < run->wishes.dump_until_ms ? run->wishes.dump : 0;
+    return run->core->now_ms < run->requests.dump_until_ms ? run->requests.dump : 0;
 }
 
 bool dpt_rdzv_wait_is_over(const struct run *run)

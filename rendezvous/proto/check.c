@@ -324,9 +324,10 @@ static enum dpt_status check_plan(const Dpt__Plan *plan, struct dpt_err *err)
     DPT_TRY(check_range(err, "n_hosts", plan->n_hosts, 1, plan->world_size));
     DPT_TRY(check_range(err, "n_nodes", plan->n_nodes, 1, plan->world_size));
     DPT_TRY(check_range(err, "checkpoint_writers", plan->checkpoint_writers, 0, plan->world_size));
-    DPT_TRY(check_range(err, "guests", plan->guests, 0, (int64_t)plan->world_size - 1));
-    if (plan->farewell && plan->guests > 0)
-        return dpt_fail(err, DPT_EPROTO, "field 'farewell' beside guests");
+    DPT_TRY(
+        check_range(err, "handover_ranks", plan->handover_ranks, 0, (int64_t)plan->world_size - 1));
+    if (plan->final_save && plan->handover_ranks > 0)
+        return dpt_fail(err, DPT_EPROTO, "field 'final_save' beside handover ranks");
     if (plan->from_seed && (plan->resume_step != 0 || plan->load_checkpoint >= 0))
         return dpt_fail(err, DPT_EPROTO, "field 'from_seed' beside a step to resume from");
     DPT_TRY(check_generation(err, "state_generation", plan->state_generation, 0));

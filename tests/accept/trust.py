@@ -29,7 +29,8 @@ def two_runs(line):
     """Timeouts, losses and refusals of a run do not affect another run on its server; pauses and backlogs of the server
     expel no node; restarts count by incident, not by node; nonces and generations are never used again."""
     cases(line, *(f"test_rendezvous_core_{name}" for name in (
-        "deaf", "late", "budget", "reuse", "wait", "fatal", "loss", "loss_end", "plan", "run_state", "timing")),
+        "hears_no_node", "late", "budget", "reuse", "wait", "fatal", "loss", "loss_end", "plan", "run_state",
+        "timing")),
         "test_rendezvous_proto_message", "test_worker_train_rank")
     stories(line, "test_start.py::test_several_runs_on_one_server", "test_start.py::test_lone_node_of_two",
             "test_start.py::test_too_few_nodes_come", "test_start.py::test_name_that_is_used_again",
@@ -55,7 +56,7 @@ def outages(line):
     """The server is away for longer than every deadline: unsaved steps wait without limit, or are rescued when the
     nodes are told to end, and a restart continues from the rescue. Otherwise a line NOT SAVED has the number of lost
     steps."""
-    cases(line, "test_sim_agent_outage", "test_sim_agent_failed", "test_rendezvous_core_farewell",
+    cases(line, "test_sim_agent_outage", "test_sim_agent_failed", "test_rendezvous_core_final_save",
           "test_checkpoint_rescue", "test_worker_train_rank_rescue")
     stories(line, "test_outage.py", "test_disk.py::test_all_leave_and_one_folder_is_full",
             "test_loss.py::test_data_of_one_node_end", "test_loss.py::test_data_of_the_last_node_end")

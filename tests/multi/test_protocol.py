@@ -59,7 +59,7 @@ def test_two_nodes_train_to_the_end(start, slow):
                          ["SERVER_PREPARE", "SERVER_PLAN", "SERVER_RUNNING"])
         plan = node.plan
         assert (plan.generation, plan.world_size, plan.n_nodes, plan.n_hosts) == (1, 2, 2, 2)
-        assert (plan.resume_step, plan.load_checkpoint, plan.from_seed, plan.guests) == (0, -1, True, 0)
+        assert (plan.resume_step, plan.load_checkpoint, plan.from_seed, plan.handover_ranks) == (0, -1, True, 0)
         assert (plan.cause_kind, len(plan.nonce)) == ("start", 16)
         assert [each.rank for each in plan.ranks] == [0, 1] == sorted(each.position for each in plan.ranks)
         own = plan.ranks[node.rank()]

@@ -83,8 +83,8 @@ static void test_two_signals_while_a_failed_run_is_rescued(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
 }
 
-/* A farewell found no room in the one folder that it had: the folder of this node may have. */
-static void test_rescue_after_a_farewell(void **state)
+/* A final save found no room in the one folder that it had: the folder of this node may have. */
+static void test_rescue_after_a_final_save(void **state)
 {
     struct bench *b = *state;
     bench_wait_with_steps(b);
@@ -99,7 +99,7 @@ static void test_rescue_after_a_farewell(void **state)
 }
 
 /* Nor has that: the steps are counted, and may be elsewhere. */
-static void test_no_rescue_after_a_farewell(void **state)
+static void test_no_rescue_after_a_final_save(void **state)
 {
     struct bench *b = *state;
     bench_wait_with_steps(b);
@@ -136,8 +136,8 @@ int main(void)
         T(test_rescue_by_the_rank_with_the_state),
         T(test_one_signal_while_a_failed_run_is_rescued),
         T(test_two_signals_while_a_failed_run_is_rescued),
-        T(test_rescue_after_a_farewell),
-        T(test_no_rescue_after_a_farewell),
+        T(test_rescue_after_a_final_save),
+        T(test_no_rescue_after_a_final_save),
         T(test_failed_run_without_a_folder),
     };
     return cmocka_run_group_tests_name("agent failed", tests, NULL, NULL);

@@ -364,7 +364,7 @@ static void test_frozen_when_told_to_end(void **state)
     freeze_and_leave(b, SERVER(RUNNING), 1);
 }
 
-static void test_frozen_in_a_farewell(void **state)
+static void test_frozen_in_a_final_save(void **state)
 {
     struct bench *b = *state;
     b->server.n_nodes = 1;
@@ -461,7 +461,7 @@ int main(void)
         T(test_leave_while_others_wait_with_it),
         T(test_released_again),
         T(test_frozen_when_told_to_end),
-        T(test_frozen_in_a_farewell),
+        T(test_frozen_in_a_final_save),
         T(test_dead_just_before_the_signal),
         T(test_half_of_the_state),
         T(test_told_by_the_next_generation),

@@ -1,4 +1,4 @@
-/* The agent and the wishes of an operator: drain, save, pause, stop. */
+/* The agent and the requests of an operator: drain, save, pause, stop. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,7 +49,7 @@ static int64_t save_from_told(const struct bench *b)
     return newest;
 }
 
-/* At once, and until the wish ends. */
+/* At once, and until the request ends. */
 static void test_save_reaches_the_ranks(void **state)
 {
     struct bench *b = *state;

@@ -45,7 +45,7 @@ static void note_covered(struct sim *sim, const struct dpt_rdzv_run_view *view)
 static void note_run(struct sim *sim, const struct dpt_rdzv_run_view *view)
 {
     for (size_t i = sim->n_groups; i-- > 0;)
-        if (sim->groups[i]->farewell && strcmp(sim->groups[i]->digest, view->plan_digest) == 0)
+        if (sim->groups[i]->final_save && strcmp(sim->groups[i]->digest, view->plan_digest) == 0)
             return;
     sim->ran_ms = sim->now_ms;
 }

@@ -233,7 +233,7 @@ void fault_partition(struct sim *sim, const struct fault *fault)
 }
 
 /* The server's own network is down: it hears no node of any run. */
-static void deafen(struct sim *host, const struct fault *fault)
+static void cut_off_server(struct sim *host, const struct fault *fault)
 {
     for (struct sim *sim = host; sim != NULL; sim = sim->beside)
         for (int i = 0; i < sim->profile.machines; i++)
@@ -241,16 +241,16 @@ static void deafen(struct sim *host, const struct fault *fault)
 }
 
 static const char *const fault_names[FAULT_COUNT] = {
-    "kill agent",  "kill rank",  "rank exits",    "stop machine", "stop agent",
-    "stop rank",   "wedge rank", "leave",         "leave twice",  "crash server",
-    "stop server", "overload",   "deafen server", "partition",    "break connection",
-    "refuse",      "slow",       "bad pair",      "stranger"};
+    "kill agent",  "kill rank",  "rank exits",     "stop machine", "stop agent",
+    "stop rank",   "wedge rank", "leave",          "leave twice",  "crash server",
+    "stop server", "overload",   "cut off server", "partition",    "break connection",
+    "refuse",      "slow",       "bad pair",       "stranger"};
 
 /* While it lasts nodes may not hear the server. */
 static bool is_of_server(enum fault_kind kind)
 {
     return kind == FAULT_CRASH_SERVER || kind == FAULT_STOP_SERVER ||
-           kind == FAULT_OVERLOAD_SERVER || kind == FAULT_DEAFEN_SERVER ||
+           kind == FAULT_OVERLOAD_SERVER || kind == FAULT_CUT_OFF_SERVER ||
            kind == FAULT_PARTITION || (kind >= FAULT_OUTAGE && kind <= FAULT_SPLIT) ||
            kind == FAULT_SERVER_CLOCK;
 }
@@ -329,8 +329,8 @@ void fault_strike(struct sim *sim, const struct fault *fault)
     case FAULT_OVERLOAD_SERVER:
         server_overload(sim, fault->length_ms);
         break;
-    case FAULT_DEAFEN_SERVER:
-        deafen(sim->host, fault);
+    case FAULT_CUT_OFF_SERVER:
+        cut_off_server(sim->host, fault);
         break;
     case FAULT_OUTAGE:
         server_outage(sim, fault->length_ms);

@@ -41,7 +41,7 @@ enum fault_kind {
     FAULT_CRASH_SERVER,
     FAULT_STOP_SERVER,
     FAULT_OVERLOAD_SERVER,
-    FAULT_DEAFEN_SERVER, /* the server is cut off from all nodes */
+    FAULT_CUT_OFF_SERVER, /* the server is cut off from all nodes */
     FAULT_PARTITION,
     FAULT_BLIP,
     FAULT_REFUSE, /* the connection breaks and cannot be made again for the fault's length */
@@ -51,12 +51,12 @@ enum fault_kind {
     FAULT_COUNT, /* number of the faults that may be drawn at any time */
     FAULT_OUTAGE = FAULT_COUNT,
     /* faults_net.c; drawn with `dpt_sim --net` */
-    FAULT_MUTE,         /* one-way partition: the server does not hear the machine */
-    FAULT_DEAF,         /* one-way partition: the machine does not hear the server */
-    FAULT_SPLIT,        /* machines from this one on reach neither the server nor the others */
-    FAULT_SLOW_AGENT,   /* the agent runs for some ms at a time, between pauses */
-    FAULT_CLOCK,        /* the machine's clock jumps ahead */
-    FAULT_SERVER_CLOCK, /* the server's clock jumps ahead */
+    FAULT_UNHEARD,       /* one-way partition: the server does not hear the machine */
+    FAULT_HEARS_NOTHING, /* one-way partition: the machine does not hear the server */
+    FAULT_SPLIT,         /* machines from this one on reach neither the server nor the others */
+    FAULT_SLOW_AGENT,    /* the agent runs for some ms at a time, between pauses */
+    FAULT_CLOCK,         /* the machine's clock jumps ahead */
+    FAULT_SERVER_CLOCK,  /* the server's clock jumps ahead */
     FAULT_END
 };
 

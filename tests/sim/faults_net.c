@@ -13,8 +13,8 @@ enum {
     AWAKE_MS_MAX = 60
 };
 
-static const char *const names[] = {"outage",     "mute",  "deaf",        "split",
-                                    "slow agent", "clock", "server clock"};
+static const char *const names[] = {"outage",     "unheard", "hears nothing", "split",
+                                    "slow agent", "clock",   "server clock"};
 
 const char *net_fault_name(int kind)
 {
@@ -44,7 +44,7 @@ void net_faults_plan(struct sim *sim)
         struct fault *fault = &sim->faults[first + i];
         *fault = (struct fault){
             .at_ms = rng_range(&sim->clocks, profile->faults_from_ms, profile->faults_until_ms),
-            .kind = (int)rng_range(&sim->clocks, FAULT_MUTE, FAULT_END - 1),
+            .kind = (int)rng_range(&sim->clocks, FAULT_UNHEARD, FAULT_END - 1),
             .machine = (int)rng_range(&sim->clocks, 0, profile->machines - 1),
             .length_ms = rng_range(&sim->clocks, 20, LENGTH_MS_MAX)};
         sim_push(sim,
@@ -59,16 +59,17 @@ static void cut_one_way(struct sim *sim, const struct fault *fault)
 {
     struct machine *m = &sim->machines[fault->machine];
     const int64_t half_ms = sim->profile.timeout_ms / 2;
-    if (m->partitioned || m->mute || m->deaf)
+    if (m->partitioned || m->unheard || m->hears_nothing)
         return;
-    m->mute = fault->kind == FAULT_MUTE;
-    m->deaf = fault->kind == FAULT_DEAF;
+    m->unheard = fault->kind == FAULT_UNHEARD;
+    m->hears_nothing = fault->kind == FAULT_HEARS_NOTHING;
     fault_later(sim, fault->length_ms, EV_HEAL_NETWORK, fault->machine, 0);
     if (fault->length_ms < half_ms || m->agent == NULL || m->conn == 0)
         return;
     fault_later(sim, half_ms, EV_AGENT_DOWN, fault->machine, m->life);
     /* The end of the old connection reaches the server, or does so when the network is whole. */
-    sim_push(sim, (struct event){.at_ms = sim->now_ms + (m->deaf ? half_ms : fault->length_ms) + 5,
+    sim_push(sim, (struct event){.at_ms = sim->now_ms +
+                                          (m->hears_nothing ? half_ms : fault->length_ms) + 5,
                                  .kind = EV_SERVER_BROKEN,
                                  .machine = -1,
                                  .conn = m->conn});
@@ -122,8 +123,8 @@ static void jump_server_clock(struct sim *host, const struct fault *fault)
 bool net_fault_strike(struct sim *sim, const struct fault *fault)
 {
     switch (fault->kind) {
-    case FAULT_MUTE:
-    case FAULT_DEAF:
+    case FAULT_UNHEARD:
+    case FAULT_HEARS_NOTHING:
         cut_one_way(sim, fault);
         return true;
     case FAULT_SPLIT:

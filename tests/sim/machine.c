@@ -376,7 +376,7 @@ static void connect_or_retry(struct sim *sim, int machine)
     struct machine *m = &sim->machines[machine];
     if (m->conn != 0)
         return;
-    if (sim->core == NULL || m->partitioned || m->mute || m->deaf) {
+    if (sim->core == NULL || m->partitioned || m->unheard || m->hears_nothing) {
         net_connect(sim, machine, rng_range(&sim->rng, 50, 300));
         return;
     }
@@ -392,7 +392,7 @@ void machine_event(struct sim *sim, const struct event *event)
         return;
     }
     if (event->kind == EV_HEAL_NETWORK) {
-        m->partitioned = m->mute = m->deaf = false;
+        m->partitioned = m->unheard = m->hears_nothing = false;
         if (event->machine == sim->split_at)
             sim->split_at = 0;
         return;

@@ -142,7 +142,7 @@ static bool run_seed(uint64_t seed, const struct how *how, struct sim *ret_total
     ret_totals->rebuilt += sim->rebuilt;
     ret_totals->dropped += sim->dropped;
     ret_totals->hosted += sim->hosted;
-    ret_totals->farewells += sim->farewells;
+    ret_totals->final_saves += sim->final_saves;
     ret_totals->strangers += sim->strangers;
     ret_totals->outages += sim->outages;
     ret_totals->lines += sim->lines;
@@ -235,7 +235,7 @@ int main(int argc, char **argv)
         "%llu seeds, %llu failed: %llu events, %llu generations, %llu steps applied, %llu healed, "
         "%llu outcomes handed over, %llu loaded, %llu saved, %llu writes fenced, %llu expulsions, "
         "%llu parts moved, %llu of these dropped, %llu shadows rebuilt beside the steps, %llu "
-        "handed over by who left, %llu farewells, %llu strangers refused, %llu outages, %llu "
+        "handed over by who left, %llu final saves, %llu strangers refused, %llu outages, %llu "
         "rescues, %llu left unsaved, %llu lines logged, %llu steps at which lines waited, %llu "
         "writers who met lines of another world, %llu second runs, %llu overloads, %llu records, "
         "%llu crashes at a record\n",
@@ -246,7 +246,7 @@ int main(int argc, char **argv)
         (unsigned long long)totals->saved, (unsigned long long)totals->fenced_writes,
         (unsigned long long)totals->expulsions, (unsigned long long)totals->moved,
         (unsigned long long)totals->dropped, (unsigned long long)totals->rebuilt,
-        (unsigned long long)totals->hosted, (unsigned long long)totals->farewells,
+        (unsigned long long)totals->hosted, (unsigned long long)totals->final_saves,
         (unsigned long long)totals->strangers, (unsigned long long)totals->outages,
         (unsigned long long)totals->rescued, (unsigned long long)totals->unsaved,
         (unsigned long long)totals->lines, (unsigned long long)totals->held_lines,

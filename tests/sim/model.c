@@ -202,7 +202,7 @@ static void take_go(struct sim *sim, struct proc *proc, uint64_t generation)
     }
     proc->applied_ms = sim->now_ms;
     trace_process(sim, proc, "runs from step", proc->step);
-    if (proc->group->farewell) {
+    if (proc->group->final_save) {
         proc->group->agreed_reform = true;
         proc->stage = RS_SAVING;
         model_set_timer(sim, proc, 20, 100);

@@ -10,7 +10,7 @@
 static void deal(const struct sim *sim, struct group *group, const Dpt__Plan *plan)
 {
     enum { RANKS_MAX = MACHINES_MAX * LOCALS_MAX };
-    const int size = (int)(plan->world_size - plan->guests);
+    const int size = (int)(plan->world_size - plan->handover_ranks);
     int rank_at[RANKS_MAX], rack_at[RANKS_MAX], host_at[RANKS_MAX], node_at[RANKS_MAX];
     for (int i = 0; i < size; i++) {
         const Dpt__PlanRank *rank = plan->ranks[i];
@@ -46,7 +46,7 @@ static void defer_shadows(const struct sim *sim, struct group *group, const Dpt_
                       strcmp(plan->cause_kind, "comm_error") == 0;
     if (sim->seed % 2 == 0 || !lost || plan->load_checkpoint >= 0 || plan->from_seed)
         return;
-    for (uint32_t i = 0; i < plan->world_size - plan->guests; i++) {
+    for (uint32_t i = 0; i < plan->world_size - plan->handover_ranks; i++) {
         struct parts *wants = &group->wants[i];
         group->late[i] = wants->shadow;
         group->rebuilds = group->rebuilds || !dpt_shard_is_none(wants->shadow);
@@ -103,10 +103,10 @@ static struct group *find_group(struct sim *sim, const Dpt__Plan *plan)
     group->generation = plan->generation;
     (void)snprintf(group->digest, sizeof group->digest, "%s", plan->digest);
     group->world = plan->world_size;
-    group->guests = plan->guests;
-    group->farewell = plan->farewell;
-    sim->hosted += plan->guests > 0;
-    sim->farewells += plan->farewell ? 1 : 0;
+    group->handover_ranks = plan->handover_ranks;
+    group->final_save = plan->final_save;
+    sim->hosted += plan->handover_ranks > 0;
+    sim->final_saves += plan->final_save ? 1 : 0;
     deal(sim, group, plan);
     defer_shadows(sim, group, plan);
     group->resume_step = group->step = plan->resume_step;
@@ -356,7 +356,7 @@ void group_arrived(struct sim *sim, struct proc *proc)
 {
     struct group *group = proc->group;
     const struct parts *wants = &group->wants[proc->rank];
-    const bool is_guest = (uint32_t)proc->rank >= group->world - group->guests;
+    const bool only_hands_over = (uint32_t)proc->rank >= group->world - group->handover_ranks;
     for (uint32_t i = 0; i < group->world; i++)
         if (group->members[i] == NULL)
             return; /* a member is gone: the break spreads */
@@ -371,7 +371,7 @@ void group_arrived(struct sim *sim, struct proc *proc)
         proc->outcome_step = proc->gradient_step = -1;
         proc->held = *wants;
         sim->healed++;
-    } else if (!is_guest && !same_parts(wants, &proc->held)) {
+    } else if (!only_hands_over && !same_parts(wants, &proc->held)) {
         proc->pending = *wants;
         proc->pending_generation = group->generation;
         sim->moved++;

@@ -71,7 +71,7 @@ void net_to_server(struct sim *sim, int machine, const Dpt__AgentState *message)
         return;
     struct event event = {.kind = EV_SERVER_MESSAGE, .machine = -1, .conn = m->conn};
     sim_pack(sim, &message->base, &event);
-    transmit(sim, &event, m->partitioned || m->mute);
+    transmit(sim, &event, m->partitioned || m->unheard);
 }
 
 static void net_to_agent(struct sim *host, uint64_t conn, const Dpt__ServerState *message)
@@ -83,7 +83,7 @@ static void net_to_agent(struct sim *host, uint64_t conn, const Dpt__ServerState
     struct event event = {.kind = EV_AGENT_MESSAGE, .machine = (int)(m - sim->machines)};
     event.life = m->life;
     sim_pack(sim, &message->base, &event);
-    transmit(sim, &event, m->partitioned || m->deaf);
+    transmit(sim, &event, m->partitioned || m->hears_nothing);
 }
 
 void net_connect(struct sim *sim, int machine, int64_t after_ms)
@@ -99,7 +99,7 @@ void net_break(struct sim *sim, int machine)
     struct machine *m = &sim->machines[machine];
     if (m->conn == 0)
         return;
-    if (!m->partitioned && !m->mute)
+    if (!m->partitioned && !m->unheard)
         sim_push(sim, (struct event){.at_ms = sim_delay(sim, 1, 5),
                                      .kind = EV_SERVER_BROKEN,
                                      .machine = -1,

@@ -176,7 +176,7 @@ struct group {
     uint64_t server_life;
     uint8_t nonce[DPT_PROTO_NONCE_BYTES];
     char digest[DPT_PROTO_DIGEST_BYTES];
-    uint32_t world, guests, arrived;
+    uint32_t world, handover_ranks, arrived;
     struct parts wants[MACHINES_MAX * LOCALS_MAX];    /* by rank */
     struct dpt_shard late[MACHINES_MAX * LOCALS_MAX]; /* shadows that are copied during the steps */
     bool rebuilds;                                    /* `late` has some */
@@ -191,7 +191,7 @@ struct group {
     uint64_t superseded_life; /* of the server that formed the newer group */
     int culprit; /* broken: the rank that ended first; the others name it as their suspect */
     bool broken, went, agreed_reform, agreed_leaving, saved, finished;
-    bool farewell; /* only saves, makes no step */
+    bool final_save; /* only saves, makes no step */
 };
 
 /* ---- machines ---- */
@@ -210,7 +210,7 @@ struct machine {
     uint64_t incarnation;
     uint64_t conn; /* 0: not connected */
     bool stopped, partitioned;
-    bool mute, deaf; /* what it sends to the server, what the server sends to it is lost */
+    bool unheard, hears_nothing; /* what it sends to the server, or the server to it, is lost */
     /* Its monotonic clock is this much ahead of sim->now_ms; so is the time in its agent's events
      * and in its ranks' permissions. */
     int64_t clock_ms;
@@ -372,7 +372,7 @@ struct sim {
     uint64_t noted_generation; /* generation and redundancy at the last check of is_covered */
     enum dpt_rdzv_redundancy noted_redundancy;
     bool done_seen; /* the server said DONE */
-    int64_t ran_ms; /* when a generation, other than a farewell, was last seen to run */
+    int64_t ran_ms; /* when a generation, other than a final save, was last seen to run */
     bool failed;    /* the server said FAILED after it had waited as long as it must */
     /* Counts for the summary; a test checks that the faults have effects. */
     uint64_t events, formations, applied, healed, handed, loaded, fenced_writes, expulsions, saved;
@@ -382,9 +382,9 @@ struct sim {
         unsaved;        /* rescued: complete rescues; unsaved: leaves with NOT SAVED */
     uint64_t rebuilt;   /* shadows that became whole while training went on */
     uint64_t strangers; /* refused processes with the id of a member node */
-    /* moved, dropped: new layouts of the state that were used, given up. hosted, farewells:
-     * generations with guests, generations that only save. */
-    uint64_t moved, dropped, hosted, farewells;
+    /* moved, dropped: new layouts of the state that were used, given up. hosted, final_saves:
+     * generations with handover ranks, generations that only save. */
+    uint64_t moved, dropped, hosted, final_saves;
     char failure[512]; /* first broken invariant; "": none */
 };
 

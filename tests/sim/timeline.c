@@ -110,7 +110,7 @@ static const struct scenario scenarios[] = {
      .machines = 3,
      .min_nodes = 2,
      .n_faults = 1,
-     .faults = {{.at_ms = 2000, .kind = FAULT_MUTE, .machine = 2, .length_ms = 6000}}},
+     .faults = {{.at_ms = 2000, .kind = FAULT_UNHEARD, .machine = 2, .length_ms = 6000}}},
     /* The server crashes when the plan without the lost node is durable and no node has it. */
     {.name = "journal-formation",
      .machines = 3,

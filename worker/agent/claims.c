@@ -122,7 +122,7 @@ static enum dpt_status refuse_folder(const char *dir, const char *run,
                     dir, owner);
 }
 
-enum dpt_status dpt_claims_check_guest(const char *dir, const char *run, struct dpt_err *err)
+enum dpt_status dpt_claims_check(const char *dir, const char *run, struct dpt_err *err)
 {
     struct dpt_claim_seen seen;
     const enum dpt_status status = dpt_claim_look(dir, &seen, err);

@@ -35,8 +35,8 @@ DPT_MUST_USE enum dpt_status dpt_claims_create(const struct dpt_claims_options *
 /* Whether a run that claims no folder may write into `dir`. A folder without a claim is free, and
  * so is a folder that does not exist. DPT_EREFUSED, with the owner: another run has claimed the
  * folder. */
-DPT_MUST_USE enum dpt_status dpt_claims_check_guest(const char *dir, const char *run,
-                                                    struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_claims_check(const char *dir, const char *run,
+                                              struct dpt_err *err);
 
 /* Releases the claims that no other process shares. Waits at most wait_ms for the thread. */
 void dpt_claims_destroy(struct dpt_claims **claims, int wait_ms);

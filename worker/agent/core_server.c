@@ -316,7 +316,7 @@ static void take_order(struct dpt_agent *agent, const Dpt__ServerState *message)
 }
 
 /* Takes what an operator wants, save a drain. */
-static void take_wishes(struct dpt_agent *agent, const Dpt__ServerState *message)
+static void take_requests(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     struct agent_server *server = &agent->server;
     server->paused = message->paused;
@@ -334,7 +334,7 @@ static void take_member_message(struct dpt_agent *agent, const Dpt__ServerState 
     agent->server.phase = message->phase;
     take_pause(agent, message);
     take_saved_step(agent, message);
-    take_wishes(agent, message);
+    take_requests(agent, message);
     take_last_call(agent, message);
     take_confirmation(agent, message->phase);
     if (take_ending_phase(agent, message))

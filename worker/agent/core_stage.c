@@ -76,8 +76,8 @@ static void join_as_next_incarnation(struct dpt_agent *agent)
 /* ---- signals ---- */
 
 /* Whether this node may end without the server, because it has nothing to save or to hand over. A
- * farewell saves unsaved steps while the server waits for nodes, and a rescue saves them without a
- * server. Only the server knows whether another node has the steps of a dead process. */
+ * final save writes unsaved steps while the server waits for nodes, and a rescue writes them
+ * without a server. Only the server knows whether another node has the steps of a dead process. */
 static bool may_end_now(const struct dpt_agent *agent)
 {
     if (agent->stage != STAGE_JOINED)

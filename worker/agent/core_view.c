@@ -11,9 +11,9 @@ static void view_generation(const struct dpt_agent *agent, struct dpt_agent_view
     ret->world_size = plan->world_size;
     dpt_agent_copy_text(ret->plan_digest, sizeof ret->plan_digest, plan->digest);
     const int64_t lost = plan->steps_done_before - plan->resume_step;
-    /* A farewell saves and makes no step. The node that leaves prints another line. */
+    /* A final save makes no step. The node that leaves prints another line. */
     if (agent->gen.order != ORDER_GO ||
-        (plan->farewell && lost <= 0 && strcmp(plan->cause_kind, "left") == 0))
+        (plan->final_save && lost <= 0 && strcmp(plan->cause_kind, "left") == 0))
         return;
     ret->trains = true;
     ret->cause = plan->cause;

@@ -213,8 +213,7 @@ static enum dpt_status print_and_hash_config(struct dpt_node *node, struct dpt_e
  * run, and must not write into another run's log. */
 static enum dpt_status check_log_dir(const struct dpt_config *config, struct dpt_err *err)
 {
-    if (config->train.eval_only &&
-        dpt_claims_check_guest(config->log.dir, config->run, err) != DPT_OK)
+    if (config->train.eval_only && dpt_claims_check(config->log.dir, config->run, err) != DPT_OK)
         return dpt_wrap(err, DPT_ECONFIG, "log.dir");
     return DPT_OK;
 }

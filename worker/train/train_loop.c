@@ -387,8 +387,8 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
     } else {
         DPT_TRY(rank_check_folder(r, err));
         begin_training(r);
-        /* Also after the last step: a farewell leaves no time for the end of the run. */
-        if (r->gen.farewell) {
+        /* Also after the last step: a final save leaves no time for the end of the run. */
+        if (r->gen.final_save) {
             rank_save_before_leaving(r);
             return DPT_OK;
         }

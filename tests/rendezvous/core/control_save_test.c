@@ -102,7 +102,7 @@ static void earlier_failure_does_not_end_a_command(void **state)
                                    "a full disk still");
 }
 
-/* In a pause the ranks save in a farewell. The same step is tried again by a new command. */
+/* In a pause the ranks make a final save. The same step is tried again by a new command. */
 static void failed_save_in_a_pause(void **state)
 {
     (void)state;
@@ -114,7 +114,7 @@ static void failed_save_in_a_pause(void **state)
         assert_int_equal(reply.step, 9);
         goes_on(again(VERB(SAVE), "")); /* the failure before this command does not count */
         fakes_settle(&stage, two, 2);
-        assert_true(a.plan->farewell);
+        assert_true(a.plan->final_save);
         cannot_save(&a, 9, "a full disk");
         refused(again(VERB(SAVE), ""), "could not save step 9");
         stage_pass_speaking(&stage, two, 2, 1000);

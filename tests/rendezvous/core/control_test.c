@@ -149,7 +149,7 @@ static void node_that_leaves_in_a_pause_is_the_cause(void **state)
     b.state.leaving = true;
     fakes_settle(&stage, two, 2);
     IS(b, RELEASED);
-    assert_true(b.plan->farewell);
+    assert_true(b.plan->final_save);
     assert_string_equal(b.plan->cause, "a node leaves with steps that no checkpoint has");
 }
 
@@ -174,7 +174,7 @@ static void save_is_done_when_committed(void **state)
     assert_int_equal(stage.view.generation, 1);
 }
 
-static void wish_for_a_checkpoint_ends_if_nobody_repeats_it(void **state)
+static void request_for_a_checkpoint_ends_if_nobody_repeats_it(void **state)
 {
     (void)state;
     start_trio_at_9();
@@ -183,7 +183,7 @@ static void wish_for_a_checkpoint_ends_if_nobody_repeats_it(void **state)
     assert_int_equal(a.save_from, 0);
 }
 
-/* The ranks have quiesced: they save in a farewell, and wait again. */
+/* The ranks have quiesced: they make a final save, and wait again. */
 static void save_in_a_pause(void **state)
 {
     (void)state;
@@ -192,14 +192,14 @@ static void save_in_a_pause(void **state)
     goes_on(order(VERB(SAVE), ""));
     assert_int_equal(reply.step, 9);
     fakes_settle(&stage, two, 2);
-    assert_true(a.plan->farewell);
+    assert_true(a.plan->final_save);
     done(again(VERB(SAVE), ""));
     IS(a, WAITING);
     done(again(VERB(SAVE), ""));
     done(order(VERB(RESUME), ""));
     fakes_settle(&stage, two, 2);
     IS(a, RUNNING);
-    assert_false(a.plan->farewell);
+    assert_false(a.plan->final_save);
 }
 
 static void save_without_a_folder_is_refused(void **state)
@@ -445,7 +445,7 @@ int main(void)
         TEST(pause_before_the_members_are_back),
         TEST(node_that_leaves_in_a_pause_is_the_cause),
         TEST(save_is_done_when_committed),
-        TEST(wish_for_a_checkpoint_ends_if_nobody_repeats_it),
+        TEST(request_for_a_checkpoint_ends_if_nobody_repeats_it),
         TEST(save_in_a_pause),
         TEST(save_without_a_folder_is_refused),
         TEST(save_of_a_failed_run_is_refused),

@@ -330,7 +330,7 @@ const Dpt__PlanRank *fake_place(const struct fake *fake)
 void fake_obey(struct fake *fake)
 {
     if (fake->phase == DPT__SERVER_PHASE__SERVER_PREPARE && fake->plan != NULL &&
-        fake->plan->farewell && fake->ranks[0].generation == fake->plan->generation &&
+        fake->plan->final_save && fake->ranks[0].generation == fake->plan->generation &&
         fake->ranks[0].phase == DPT__RANK_PHASE__RANK_RUNNING && !fake->cannot_save)
         fake->ranks[0].checkpoint_step = fake->plan->resume_step;
     if (fake->phase == DPT__SERVER_PHASE__SERVER_PREPARE)

@@ -23,7 +23,7 @@ struct fake {
     Dpt__Shard shards[FAKE_RANKS][DPT_PROTO_SHARDS_MAX];
     Dpt__Shard *shard_list[FAKE_RANKS][DPT_PROTO_SHARDS_MAX];
     Dpt__AgentState state;
-    bool cannot_save; /* in a farewell its ranks write no checkpoint */
+    bool cannot_save; /* in a final save its ranks write no checkpoint */
     char plan_digest[DPT_PROTO_DIGEST_BYTES];
     /* From the last answer. `plan` is the newest plan received. */
     bool told;

@@ -44,7 +44,7 @@ static void obey_both(void)
     }
 }
 
-/* Quiesced again, both have the plan in which b is a guest. */
+/* Quiesced again, both have the plan in which b is a handover rank. */
 static void plan_handover(void)
 {
     IS(a, PREPARE);
@@ -53,9 +53,9 @@ static void plan_handover(void)
     fake_say(&a, &stage);
     IS(a, PLAN);
     IS(b, PLAN);
-    assert_false(a.plan->farewell);
+    assert_false(a.plan->final_save);
     assert_int_equal(a.plan->world_size, 2);
-    assert_int_equal(a.plan->guests, 1);
+    assert_int_equal(a.plan->handover_ranks, 1);
     assert_int_equal(a.plan->resume_step, 9);
     assert_int_equal(fake_place(&a)->rank, 0);
     assert_string_equal(a.plan->cause, "a node leaves and hands its state over");
@@ -93,7 +93,7 @@ static void drained_node_hands_over_in_a_pause(void **state)
     IS(a, RUNNING);
     assert_int_equal(a.plan->resume_step, 9);
     assert_int_equal(a.plan->world_size, 1);
-    assert_int_equal(a.plan->guests, 0);
+    assert_int_equal(a.plan->handover_ranks, 0);
     assert_true(a.plan->state_generation >= handover);
     assert_false(fake_place(&a)->takes_state);
     assert_string_equal(a.plan->cause, "an operator resumes the run");
@@ -184,7 +184,7 @@ static void newcomer_takes_the_state_of_the_only_holder(void **state)
     IS(a, RELEASED);
     assert_false(a.last_holder);
     IS(b, WAITING);
-    assert_int_equal(b.plan->guests, 1);
+    assert_int_equal(b.plan->handover_ranks, 1);
     assert_true(fake_place(&b)->takes_state);
     done(order(VERB(RESUME), ""));
     fakes_settle(&stage, two + 1, 1);

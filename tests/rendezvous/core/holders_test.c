@@ -82,7 +82,7 @@ static void those_are_in_who_are_whole_together(void **state)
     assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_SPARE);
     assert_non_null(fake_place(&c));
     assert_int_equal(a.plan->world_size, 2);
-    assert_int_equal(a.plan->guests, 0);
+    assert_int_equal(a.plan->handover_ranks, 0);
     assert_int_equal(a.plan->resume_step, STEP);
     assert_false(fake_place(&a)->takes_state);
     assert_false(fake_place(&c)->takes_state);
@@ -156,7 +156,7 @@ static void lose_b(uint32_t min_nodes)
 
 /* Only c fits beside a. The state of d is handed over, and one generation later d is out, though it
  * joined before the others. */
-static void a_node_too_many_is_a_guest(void **state)
+static void a_node_too_many_only_hands_over(void **state)
 {
     (void)state;
     lose_b(1);
@@ -165,7 +165,7 @@ static void a_node_too_many_is_a_guest(void **state)
     const uint64_t handover = a.plan->generation;
     assert_int_equal(a.plan->resume_step, STEP);
     assert_int_equal(a.plan->world_size, 5);
-    assert_int_equal(a.plan->guests, 1);
+    assert_int_equal(a.plan->handover_ranks, 1);
     assert_int_equal(fake_place(&d)->rank, 4);
     assert_false(fake_place(&d)->takes_state);
     assert_int_equal(fake_place(&c)->rank, 1);
@@ -181,14 +181,14 @@ static void a_node_too_many_is_a_guest(void **state)
     assert_int_equal(a.plan->generation, handover + 1);
     assert_int_equal(a.plan->resume_step, STEP);
     assert_int_equal(a.plan->world_size, 4);
-    assert_int_equal(a.plan->guests, 0);
+    assert_int_equal(a.plan->handover_ranks, 0);
     fakes_settle(&stage, rest, 3);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     assert_int_equal(stage.view.restarts_left, 99); /* of b */
 }
 
-/* A farewell has no guests; it saves all. */
-static void a_farewell_may_have_a_node_too_many(void **state)
+/* A final save has no handover ranks; it saves all. */
+static void a_final_save_may_have_a_node_too_many(void **state)
 {
     (void)state;
     lose_b(2);
@@ -196,11 +196,11 @@ static void a_farewell_may_have_a_node_too_many(void **state)
     all_fakes_report(rest, 3);
     all_fakes_obey(rest, 3);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PLAN);
-    assert_true(a.plan->farewell);
+    assert_true(a.plan->final_save);
     assert_int_equal(a.plan->resume_step, STEP);
     assert_int_equal(a.plan->world_size, 3);
     assert_int_equal(a.plan->n_nodes, 3);
-    assert_int_equal(a.plan->guests, 0);
+    assert_int_equal(a.plan->handover_ranks, 0);
 }
 
 /* a cannot reach c in two formations. a, b and d run without c. */
@@ -221,7 +221,7 @@ static void exclude_c(void)
     assert_int_equal(stage.view.world_size, 3);
 }
 
-/* d leaves: it is a guest of the next plan, and of no other. */
+/* d leaves: it is a handover rank of the next plan, and of no other. */
 static void d_hands_over(uint32_t members)
 {
     d.state.leaving = true;
@@ -229,7 +229,7 @@ static void d_hands_over(uint32_t members)
     all_fakes_obey(all, 4);
     assert_int_equal(d.phase, DPT__SERVER_PHASE__SERVER_PLAN);
     assert_int_equal(d.plan->resume_step, STEP);
-    assert_int_equal(d.plan->guests, 1);
+    assert_int_equal(d.plan->handover_ranks, 1);
     assert_int_equal(d.plan->world_size, members + 1);
     for (uint32_t i = 0; i < members; i++)
         holds(all[i], i, members);
@@ -237,7 +237,7 @@ static void d_hands_over(uint32_t members)
     assert_int_equal(d.phase, DPT__SERVER_PHASE__SERVER_PREPARE);
     all_fakes_obey(all, 4);
     assert_int_equal(d.phase, DPT__SERVER_PHASE__SERVER_SPARE);
-    assert_int_equal(a.plan->guests, 0);
+    assert_int_equal(a.plan->handover_ranks, 0);
     assert_int_equal(a.plan->world_size, members);
     fakes_settle(&stage, all, 4);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
@@ -286,8 +286,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(those_are_in_who_are_whole_together),
         T(a_shadow_is_no_reason_to_go_in),
-        T(a_node_too_many_is_a_guest),
-        T(a_farewell_may_have_a_node_too_many),
+        T(a_node_too_many_only_hands_over),
+        T(a_final_save_may_have_a_node_too_many),
         T(a_leaving_node_admits_no_excluded_node),
         T(a_leaving_node_is_preferred_to_an_excluded_node),
         T(an_excluded_holder_is_a_member),

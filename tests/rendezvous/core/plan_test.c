@@ -368,7 +368,7 @@ static void test_leaving_from_who_dies(void **state)
     stage_pass_speaking(&stage, all, 1, 4600); /* no peer of it builds: its lease decides */
     report(all, 1);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PLAN);
-    assert_true(a.plan->farewell);
+    assert_true(a.plan->final_save);
     assert_int_equal(a.plan->resume_step, 9);
 }
 

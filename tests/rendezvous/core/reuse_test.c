@@ -19,7 +19,7 @@ static void forget_all(void)
     stage_pass(&stage, 60000);
     stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = a.conn});
     stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
-    fake_say(&c, &stage); /* the server is not deaf: a and b are silent */
+    fake_say(&c, &stage); /* the server hears c: a and b are silent */
     stage_pass_speaking(&stage, &(struct fake *){&c}, 1, 30000);
     assert_int_equal(dpt_rdzv_runs(stage.core), 1);
 }

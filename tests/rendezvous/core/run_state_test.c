@@ -280,7 +280,7 @@ static void complete_pending_shards_count(void **state)
     expect_resume(7, -1);
 }
 
-/* A leaving node hands its unique part over, as a guest of one generation, and goes. */
+/* A leaving node hands its unique part over, as a handover rank of one generation, and goes. */
 static void leaving_node_hands_shard_over(void **state)
 {
     (void)state;
@@ -289,7 +289,7 @@ static void leaving_node_hands_shard_over(void **state)
     fake_say(&c, &stage);
     report(all, 3);
     assert_int_equal(a.plan->world_size, 3);
-    assert_int_equal(a.plan->guests, 1);
+    assert_int_equal(a.plan->handover_ranks, 1);
     assert_int_equal(a.plan->resume_step, 7);
     assert_int_equal(fake_place(&c)->rank, 2);
     assert_int_equal(fake_place(&c)->checkpoint_slot, -1);
@@ -306,7 +306,7 @@ static void leaving_node_hands_shard_over(void **state)
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
     assert_int_equal(a.plan->generation, handover + 1);
     assert_int_equal(a.plan->world_size, 2);
-    assert_int_equal(a.plan->guests, 0);
+    assert_int_equal(a.plan->handover_ranks, 0);
     assert_int_equal(a.plan->state_generation, handover);
     assert_int_equal(a.plan->resume_step, 7);
     for (size_t i = 0; i < 2; i++)
@@ -443,7 +443,7 @@ static void leave_thirds(void)
     fake_say(&c, &stage);
     report(all, 3);
     assert_int_equal(a.plan->world_size, 2);
-    assert_int_equal(a.plan->guests, 0);
+    assert_int_equal(a.plan->handover_ranks, 0);
     assert_int_equal(a.plan->resume_step, 7);
 }
 
@@ -466,7 +466,7 @@ static void leaving_node_covers_node_that_dies_meanwhile(void **state)
     leave_thirds();
     lose(&b, rest, 2);
     report(rest, 2);
-    assert_int_equal(a.plan->guests, 1);
+    assert_int_equal(a.plan->handover_ranks, 1);
     assert_int_equal(a.plan->world_size, 2);
     expect_resume(7, -1);
     assert_null(strstr(a.plan->cause, "gone"));

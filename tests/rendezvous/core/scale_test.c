@@ -125,8 +125,9 @@ static void test_members_come_back_to_a_server_with_a_lower_limit(void **state)
 enum { LARGE_NODES = DPT_MESH_MAX / DPT_PROTO_RANKS_MAX + 1 };
 
 /* Node `i` of a large run says that its ranks are in `phase`. Each holds a shard of step 7 that no
- * other rank holds. Returns the size of the plan that is sent, and its guests; 0: none is. */
-static uint32_t large_node_says(int i, uint64_t counter, Dpt__RankPhase phase, uint32_t *ret_guests)
+ * other rank holds. Returns the size of the plan that is sent, and its handover ranks; 0: none. */
+static uint32_t large_node_says(int i, uint64_t counter, Dpt__RankPhase phase,
+                                uint32_t *ret_handover_ranks)
 {
     static struct fake node;
     static Dpt__RankState ranks[DPT_PROTO_RANKS_MAX], *list[DPT_PROTO_RANKS_MAX];
@@ -168,25 +169,25 @@ static uint32_t large_node_says(int i, uint64_t counter, Dpt__RankPhase phase, u
     for (size_t k = 0; k < output.n_sends; k++)
         if (output.sends[k].message->plan != NULL) {
             world = output.sends[k].message->plan->world_size;
-            *ret_guests = output.sends[k].message->plan->guests;
+            *ret_handover_ranks = output.sends[k].message->plan->handover_ranks;
         }
     return world;
 }
 
-/* The ranks of a mesh connect each with every other, guests included. So guests make its plan not
- * larger than a mesh. */
-static void test_guests_make_no_mesh_too_large(void **state)
+/* The ranks of a mesh connect each with every other, handover ranks included. So handover ranks
+ * make its plan not larger than a mesh. */
+static void test_handover_ranks_make_no_mesh_too_large(void **state)
 {
     (void)state;
-    uint32_t world = 0, guests = 0;
+    uint32_t world = 0, handover_ranks = 0;
     for (int i = 0; i < LARGE_NODES; i++)
-        (void)large_node_says(i, 1, DPT__RANK_PHASE__RANK_STANDBY, &guests);
+        (void)large_node_says(i, 1, DPT__RANK_PHASE__RANK_STANDBY, &handover_ranks);
     for (int i = 0; i < LARGE_NODES; i++) {
         assert_int_equal(world, 0);
-        world = large_node_says(i, 2, DPT__RANK_PHASE__RANK_QUIESCED, &guests);
+        world = large_node_says(i, 2, DPT__RANK_PHASE__RANK_QUIESCED, &handover_ranks);
     }
     assert_int_equal(world, DPT_MESH_MAX);
-    assert_int_equal(guests, 0);
+    assert_int_equal(handover_ranks, 0);
 }
 
 /* The world has its largest size, and the rest are spares. */
@@ -213,7 +214,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_number_of_nodes_is_limited, setup, teardown),
         cmocka_unit_test_setup_teardown(test_members_come_back_to_a_server_with_a_lower_limit,
                                         setup, teardown),
-        cmocka_unit_test_setup_teardown(test_guests_make_no_mesh_too_large, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_handover_ranks_make_no_mesh_too_large, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_number_of_ranks_is_limited, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

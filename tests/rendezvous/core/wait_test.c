@@ -116,7 +116,7 @@ static void test_what_is_held_is_saved(void **state)
     lose_b_at_step_9();
     live(&a, 2 * WAIT_MS);
     assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
-    assert_true(a.plan->farewell);
+    assert_true(a.plan->final_save);
     assert_int_equal(a.ranks[0].checkpoint_step, 9);
     assert_null(strstr(a.text, "no checkpoint"));
 }
@@ -130,7 +130,7 @@ static void test_what_cannot_be_saved(void **state)
     lose_b_at_step_9();
     live(&a, 2 * WAIT_MS);
     assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
-    assert_true(a.plan->farewell);
+    assert_true(a.plan->final_save);
     assert_non_null(strstr(a.text, "cluster.wait_s"));
     assert_null(strstr(a.text, "no checkpoint"));
 }

@@ -80,7 +80,7 @@ static void check_runs(struct watch *watch, const Dpt__Plan *plan)
     const Dpt__PlanRank *at[DPT_MESH_MAX]; /* by position */
     uint64_t racks[DPT_MESH_MAX / 64] = {0}, hosts[DPT_MESH_MAX / 64] = {0};
     uint64_t nodes[DPT_MESH_MAX / 64] = {0};
-    const uint32_t world = plan->world_size - plan->guests;
+    const uint32_t world = plan->world_size - plan->handover_ranks;
     for (uint32_t i = 0; i < world; i++)
         at[plan->ranks[i]->position] = plan->ranks[i];
     for (uint32_t i = 0; i < world; i++) {
@@ -100,8 +100,8 @@ static void check_seats(struct watch *watch, const Dpt__Plan *plan)
     uint64_t positions[DPT_MESH_MAX / 64] = {0}, slots[DPT_MESH_MAX / 64] = {0};
     uint64_t hosts[DPT_MESH_MAX / 64] = {0};
     uint32_t n_slots = 0, n_hosts = 0, n_take = 0;
-    const uint32_t world = plan->world_size - plan->guests;
-    if (plan->guests >= plan->world_size || plan->n_ranks != plan->world_size ||
+    const uint32_t world = plan->world_size - plan->handover_ranks;
+    if (plan->handover_ranks >= plan->world_size || plan->n_ranks != plan->world_size ||
         !dpt_links_are_mesh(plan->world_size)) {
         watch_broken(watch, "a plan of %u ranks lists %zu", plan->world_size, plan->n_ranks);
         return;
@@ -125,7 +125,7 @@ static void check_seats(struct watch *watch, const Dpt__Plan *plan)
         }
         n_take += rank->takes_state ? 1 : 0;
         if (rank->takes_state && i >= world)
-            watch_broken(watch, "rank %u is a guest that has nothing to hand over", i);
+            watch_broken(watch, "handover rank %u has nothing to hand over", i);
     }
     if (n_take == plan->world_size)
         watch_broken(watch, "all %u ranks of generation %llu take state, and nobody has it", n_take,
@@ -178,8 +178,8 @@ static void check_alike(struct watch *watch, struct seen_run *run, const Dpt__Pl
     const int64_t numbers[11] = {
         plan->world_size,        plan->n_nodes,         plan->n_hosts,
         plan->resume_step,       plan->load_checkpoint, plan->checkpoint_writers,
-        plan->steps_done_before, plan->guests,          (int64_t)plan->state_generation,
-        plan->from_seed,         plan->farewell};
+        plan->steps_done_before, plan->handover_ranks,  (int64_t)plan->state_generation,
+        plan->from_seed,         plan->final_save};
     if (plan->generation != run->sent_generation) {
         note_nonce(watch, plan);
         run->sent_generation = plan->generation;

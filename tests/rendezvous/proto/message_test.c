@@ -435,8 +435,8 @@ static void test_plan_fields(void **state)
         SPOIL(kind, "rack", f.plan_ranks[1].rack = 1);
         SPOIL(kind, "local_rank", f.plan_ranks[0].local_rank = DPT_PROTO_RANKS_MAX);
         SPOIL(kind, "node", f.plan_ranks[0].node = 1);
-        SPOIL(kind, "guests", f.plan.guests = 2);
-        SPOIL(kind, "farewell", f.plan.farewell = (f.plan.guests = 1) > 0);
+        SPOIL(kind, "handover_ranks", f.plan.handover_ranks = 2);
+        SPOIL(kind, "final_save", f.plan.final_save = (f.plan.handover_ranks = 1) > 0);
         SPOIL(kind, "from_seed", f.plan.resume_step = f.plan.from_seed = 1);
         SPOIL(kind, "from_seed", f.plan.load_checkpoint = !(f.plan.from_seed = 1));
         SPOIL(kind, "state_generation", f.plan.state_generation = UINT64_MAX);

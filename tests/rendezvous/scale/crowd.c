@@ -13,7 +13,7 @@
 enum {
     MESSAGE_BYTES_MAX = 64 * 1024, /* of an agent */
     TEXT_BYTES = 48,
-    SPREAD_MS = 300, /* less than the gap after which the server takes itself for deaf */
+    SPREAD_MS = 300, /* less than the gap after which the server judges no silence */
     TICK_EVERY = 16, /* messages between two TICKs, as a busy loop reads them */
     ROUNDS_MAX = 64
 };

@@ -114,18 +114,18 @@ static void held_and_released(void **state)
 
 /* A run that only evaluates may write into a folder that no run has claimed, or a run of its name,
  * living or not. */
-static void guests(void **state)
+static void check_claims_nothing(void **state)
 {
     (void)state;
-    assert_int_equal(dpt_claims_check_guest(logs, "a", &err), DPT_OK); /* no folder */
+    assert_int_equal(dpt_claims_check(logs, "a", &err), DPT_OK); /* no folder */
     assert_false(dpt_fs_exists(logs));
     assert_int_equal(dpt_fs_mkdirs(logs, &err), DPT_OK);
-    assert_int_equal(dpt_claims_check_guest(logs, "a", &err), DPT_OK);
+    assert_int_equal(dpt_claims_check(logs, "a", &err), DPT_OK);
     struct dpt_claims *claims = begin_claims("a", 7, true);
     assert_int_equal(settle(claims), DPT_CLAIMS_HELD);
     for (int lives = 1; lives >= 0; lives--) {
-        assert_int_equal(dpt_claims_check_guest(logs, "a", &err), DPT_OK);
-        assert_int_equal(dpt_claims_check_guest(logs, "b", &err), DPT_EREFUSED);
+        assert_int_equal(dpt_claims_check(logs, "a", &err), DPT_OK);
+        assert_int_equal(dpt_claims_check(logs, "b", &err), DPT_EREFUSED);
         assert_non_null(strstr(err.text, "belongs to run a (host "));
         assert_non_null(strstr(err.text, "and this is run b; name another folder"));
         if (lives)
@@ -134,9 +134,9 @@ static void guests(void **state)
     char path[128];
     (void)snprintf(path, sizeof path, "%s/OWNER.00000001", logs);
     assert_int_equal(dpt_fs_write_file_atomic(path, "?", 1, &err), DPT_OK);
-    assert_int_equal(dpt_claims_check_guest(logs, "a", &err), DPT_EREFUSED);
+    assert_int_equal(dpt_claims_check(logs, "a", &err), DPT_EREFUSED);
     assert_non_null(strstr(err.text, "has an owner that cannot be read (OWNER.00000001)"));
-    assert_int_equal(dpt_claims_check_guest(path, "a", &err), DPT_EIO); /* no folder, but a file */
+    assert_int_equal(dpt_claims_check(path, "a", &err), DPT_EIO); /* no folder, but a file */
 }
 
 /* The same command is started twice at one moment, each with a separate server: one trains. */
@@ -420,7 +420,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(held_and_released),
-        TEST(guests),
+        TEST(check_claims_nothing),
         TEST(two_starts_at_one_moment),
         TEST(a_refusal_takes_nothing),
         TEST(one_folder_for_both),

@@ -57,8 +57,8 @@ static void hosts_and_those_who_were_asked(void **state)
     expect_threads(ranks, 5, (const int[]){2, 5, 3, 4, 1});
     assert_int_equal(dpt_rank_threads_near(ranks, 5, &ranks[0], MOST), 6);
     assert_int_equal(dpt_rank_threads_near(ranks, 5, &ranks[1], MOST), 9);
-    const struct dpt_rank_cores guest = {2, 7, 4, 0};
-    assert_int_equal(dpt_rank_threads_near(ranks, 5, &guest, MOST), 0);
+    const struct dpt_rank_cores idle = {2, 7, 4, 0};
+    assert_int_equal(dpt_rank_threads_near(ranks, 5, &idle, MOST), 0);
     assert_int_equal(dpt_rank_threads_sharers(ranks, 5, 2), 3);
 }
 

@@ -71,8 +71,8 @@ void director_on_cpu(struct director *d);
  * each node. */
 void director_one_writes(struct director *d);
 
-/* The rank leaves with the next formation: it hands its part of the state over as a guest of one
- * generation, and then sits on the bench. */
+/* The rank leaves with the next formation: it hands its part of the state over as a handover rank
+ * of one generation, and then sits on the bench. */
 void director_retire(struct director *d, int handle);
 
 /* Cuts the rank off from its agent, so that it ends: its peers see a death. Waits until its thread
@@ -88,7 +88,7 @@ bool director_form(struct director *d, bool soft);
 void director_prepare(struct director *d, bool soft);
 /* Sends a hard PREPARE and does not wait for the reports. */
 void director_send_prepare(struct director *d);
-/* Tells every rank that all nodes are leaving. Later formations are farewells. */
+/* Tells every rank that all nodes are leaving. Later formations are final saves. */
 void director_leave(struct director *d);
 /* Grants no more checkpoints. Until this call the director grants every checkpoint. */
 void director_withhold_grants(struct director *d);

@@ -1,4 +1,4 @@
-/* The director's plans: the newest step whose state the members hold, their ranks, guests. */
+/* The director's plans: the newest step whose state the members hold, ranks, handover ranks. */
 #include "base/shard.h"
 #include "tests/worker/train/director_internal.h"
 
@@ -87,7 +87,7 @@ void director_plan(struct director *d)
     Dpt__PlanRank ranks[DIRECTOR_RANKS_MAX], *list[DIRECTOR_RANKS_MAX];
     uint8_t nonce[DPT_PROTO_NONCE_BYTES] = {(uint8_t)d->generation, 7, d->number};
     Dpt__Plan plan = DPT__PLAN__INIT;
-    int host_of[DIRECTOR_RANKS_MAX], world = 0, hosts = 0, guests = 0;
+    int host_of[DIRECTOR_RANKS_MAX], world = 0, hosts = 0, handover_ranks = 0;
     for (int host = 0; host < DIRECTOR_RANKS_MAX; host++) { /* positions are host by host */
         host_of[host] = hosts;
         bool any = false;
@@ -101,12 +101,12 @@ void director_plan(struct director *d)
         }
         hosts += any;
     }
-    for (int i = 0; i < d->n; i++) /* guests behind all others */
+    for (int i = 0; i < d->n; i++) /* handover ranks behind all others */
         if (plays(&d->member[i]) && d->member[i].retires) {
             seat(d, &d->member[i], world, host_of[d->member[i].host], &ranks[world]);
             list[world] = &ranks[world];
             world++;
-            guests++;
+            handover_ranks++;
         }
     bool handed = false;
     for (int i = 0; newest >= 0 && i < d->n; i++) {
@@ -134,9 +134,9 @@ void director_plan(struct director *d)
     plan.load_checkpoint = checkpoint;
     plan.from_seed = newest < 0 && checkpoint < 0;
     plan.state_generation = d->ran;
-    plan.guests = (uint32_t)guests;
-    plan.farewell = d->leaving && guests == 0;
-    plan.checkpoint_writers = d->one_writes ? 1 : (uint32_t)(world - guests);
+    plan.handover_ranks = (uint32_t)handover_ranks;
+    plan.final_save = d->leaving && handover_ranks == 0;
+    plan.checkpoint_writers = d->one_writes ? 1 : (uint32_t)(world - handover_ranks);
     plan.cause = (char *)"the test says so";
     plan.cause_kind = (char *)(d->lost ? "node_lost" : "start");
     plan.steps_done_before = d->best_step > 0 ? d->best_step : 0;

@@ -243,11 +243,12 @@ static void changed(const char *strategy, enum dpt_precision precision, bool uni
      * this is more than the memory before the communicator. The same holds for a rank that
      * leaves. */
     const int members = first > then ? first : then;
-    const json_int_t guests = (json_int_t)(dpt_comm_own_bytes(members, 0, DPT_ENCRYPT_NONE) -
-                                           dpt_comm_own_bytes(then, 0, DPT_ENCRYPT_NONE));
+    const json_int_t handover_ranks =
+        (json_int_t)(dpt_comm_own_bytes(members, 0, DPT_ENCRYPT_NONE) -
+                     dpt_comm_own_bytes(then, 0, DPT_ENCRYPT_NONE));
     assert_true(kept > 0);
     assert_int_equal(json_number(account[2], "counted", "peak"),
-                     json_number(account[1], "counted", "bytes") + kept + guests);
+                     json_number(account[1], "counted", "bytes") + kept + handover_ranks);
     for (int i = 0; i < 3; i++)
         json_decref(account[i]);
 }

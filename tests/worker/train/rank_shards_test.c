@@ -102,7 +102,7 @@ static void finish_shards_story(struct director **d, const char *expected, const
     director_destroy(d);
 }
 
-/* 1, 3, 5 ranks, and as guests two go again: nothing is lost and nothing is read. */
+/* 1, 3, 5 ranks, and as handover ranks two go again: nothing is lost and nothing is read. */
 static void worlds_grow_and_shrink(void **state)
 {
     (void)state;

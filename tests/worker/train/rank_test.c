@@ -71,13 +71,13 @@ static void when_all_leave_one_checkpoint_is_the_end(void **state)
 }
 
 /* They had quiesced for another world when all were told to leave. */
-static void a_farewell_saves_and_makes_no_step(void **state)
+static void a_final_save_makes_no_step(void **state)
 {
     (void)state;
     struct dpt_config config = rig_make_config(14, 100000, "");
     config.checkpoint.every_steps = 0;
     char dir[128];
-    struct director *d = rig_begin(&config, "farewell", dir);
+    struct director *d = rig_begin(&config, "final_save", dir);
     int a = director_start(d, 0), b = director_start(d, 1);
     assert_true(director_form(d, false));
     director_await_step(d, 3);
@@ -88,7 +88,7 @@ static void a_farewell_saves_and_makes_no_step(void **state)
     director_await_checkpoint(d, held);
     director_listen(d, 300);
     director_prepare(d, true);
-    const char *checkpoints = rig_dir("farewell/checkpoints");
+    const char *checkpoints = rig_dir("final_save/checkpoints");
     int64_t newest = -1;
     struct dpt_err err;
     assert_int_equal(dpt_checkpoint_newest(checkpoints, &newest, &err), DPT_OK);
@@ -188,7 +188,7 @@ int main(void)
         cmocka_unit_test(a_flipped_bit_gives_another_hash),
         cmocka_unit_test(steps_under_a_millisecond_have_a_median),
         cmocka_unit_test(when_all_leave_one_checkpoint_is_the_end),
-        cmocka_unit_test(a_farewell_saves_and_makes_no_step),
+        cmocka_unit_test(a_final_save_makes_no_step),
         cmocka_unit_test(hash_survives_random_formations),
         cmocka_unit_test(a_lost_shard_costs_back_to_the_checkpoint),
         cmocka_unit_test(weights_that_are_not_there),

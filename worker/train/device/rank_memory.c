@@ -258,7 +258,7 @@ void rank_write_memory(struct dpt_rank *r)
 {
     struct memory_found found;
     if (!r->gen.begun)
-        return; /* a guest holds nothing of this world */
+        return; /* a handover rank holds nothing of this world */
     find_memory(r, &found);
     if (r->config->log.memory_every > 0)
         log_tables(r, &found);

@@ -73,7 +73,7 @@ static enum dpt_status use_share(struct dpt_rank *r, const struct dpt_rank_cores
     const int n = r->gen.n_trainers;
     dpt_cores_set_demand(dpt_rank_threads_near(all, n, &all[r->gen.rank], DPT_STREAM_THREADS_MAX));
     if (r->gen.rank >= n)
-        return DPT_OK; /* a guest computes nothing */
+        return DPT_OK; /* a handover rank computes nothing */
     /* The stream has threads_max threads, so cores that were added after the start are not used. */
     r->device->threads = dpt_rank_threads(all, n, r->gen.rank, r->device->threads_max);
     dpt_stream_set_threads(r->device->stream, r->device->threads);

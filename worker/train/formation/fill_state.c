@@ -172,7 +172,7 @@ static enum dpt_status job_reshard(struct dpt_comm_thread *thread, void *ctx, st
     return status;
 }
 
-static bool is_guest(const struct dpt_rank *r)
+static bool only_hands_over(const struct dpt_rank *r)
 {
     return r->gen.rank >= r->gen.n_trainers;
 }
@@ -197,14 +197,14 @@ static void list_parts_before_filling(struct filling *f)
 {
     struct dpt_rank *r = f->rank;
     f->held = dpt_strategy_held(r->strategy);
-    f->wanted = is_guest(r) ? f->held : dpt_strategy_wanted(r->strategy);
+    f->wanted = only_hands_over(r) ? f->held : dpt_strategy_wanted(r->strategy);
     if (f->source == SOURCE_CHECKPOINT)
         f->held = f->wanted;
     if (f->source != SOURCE_SEED && !f->takes_state)
         list_shards(f->mine.held, f->held);
     if (f->takes_state || (f->source == SOURCE_MEMORY && f->wanted != f->held))
         list_shards(f->mine.wanted, f->wanted);
-    if (!is_guest(r))
+    if (!only_hands_over(r))
         f->mine.own = f->wanted->own.shard;
 }
 
@@ -243,7 +243,7 @@ static enum dpt_status keep_filled_state(struct filling *f, int64_t step, struct
     struct dpt_rank *r = f->rank;
     const bool waits = r->state.step >= 0 && f->wanted != f->held;
     r->state.step = step;
-    if (is_guest(r))
+    if (only_hands_over(r))
         return DPT_OK;
     if (waits)
         r->formation->pending_generation = r->gen.number;

@@ -85,8 +85,8 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan,
                                  const Dpt__PlanRank *own, struct dpt_err *err)
 {
     struct generation *g = &r->gen;
-    const int trainers = (int)(plan->world_size - plan->guests);
-    if (!own || plan->n_ranks != plan->world_size || plan->guests >= plan->world_size ||
+    const int trainers = (int)(plan->world_size - plan->handover_ranks);
+    if (!own || plan->n_ranks != plan->world_size || plan->handover_ranks >= plan->world_size ||
         trainers > dpt_config_world_max(r->config))
         return dpt_fail(err, DPT_EPROTO,
                         "the plan of generation %llu does not fit this rank (%zu of %u ranks)",
@@ -100,7 +100,7 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan,
                              .host = (int)own->host,
                              .n_hosts = (int)plan->n_hosts,
                              .writes_log = own->writes_log,
-                             .farewell = plan->farewell,
+                             .final_save = plan->final_save,
                              .checkpoint_slot = saves ? own->checkpoint_slot : -1,
                              .checkpoint_writers = (int)plan->checkpoint_writers,
                              .plan_hash = dpt_hash128(plan->digest, strlen(plan->digest)).lo};
@@ -122,7 +122,7 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan,
 static enum dpt_status open_communicator(struct dpt_rank *r, const Dpt__Plan *plan,
                                          struct dpt_err *err)
 {
-    r->gen.begun = r->gen.rank < r->gen.n_trainers; /* a guest only sends its state */
+    r->gen.begun = r->gen.rank < r->gen.n_trainers; /* a handover rank only sends its state */
     if (r->device->device_model)
         DPT_TRY(dpt_device_model_begin_generation(r->device->device_model, err));
     if (r->gen.begun)

@@ -26,7 +26,7 @@ struct dpt_hello {
     int checkpoint_slot;
     /* The shadow that is rebuilt while the run trains; of 0 parts: none. */
     struct dpt_shard late;
-    /* The rank's own shard after the formation; none for a guest. */
+    /* The rank's own shard after the formation; none for a handover rank. */
     struct dpt_shard own;
     struct dpt_shard held[DPT_MOVE_STATE_PARTS], wanted[DPT_MOVE_STATE_PARTS];
     /* Only in the second exchange: the hash of the weights and moments in each part that the rank

@@ -113,7 +113,7 @@ void rank_save_before_leaving(struct dpt_rank *r)
     /* If the save was interrupted, the next generation saves. */
     if (status == DPT_OK || dpt_link_interrupted(r->link, r->gen.number))
         return;
-    /* Logged once a step: a farewell tries again. */
+    /* Logged once a step: a final save tries again. */
     if (r->save->unsaved_told != r->state.step) {
         (void)rank_quote_error(r, &err, why);
         dpt_log(DPT_LOG_ERROR, "leaving, but step %lld could not be saved%s",

@@ -10,12 +10,12 @@
 struct generation {
     uint64_t number; /* 0: none */
     int rank, world_size, position, host, n_hosts;
-    /* Ranks from n_trainers on are guests: they hand over their state and train nothing. */
+    /* Ranks from n_trainers on are handover ranks: they hand over their state and train nothing. */
     int n_trainers;
-    bool begun; /* dpt_strategy_begin_generation was called; never for a guest */
+    bool begun; /* dpt_strategy_begin_generation was called; never for a handover rank */
     bool ready; /* formed, and training has not begun */
     /* Too few nodes stay: the ranks save the held state and compute no step. */
-    bool farewell;
+    bool final_save;
     bool writes_log;
     struct generation_positions {
         int *rank, *host, *node, *rack; /* [world_size] */
@@ -53,9 +53,9 @@ DPT_MUST_USE enum dpt_status generation_alloc_gathered(struct generation *g, str
 /* Frees all this memory. g->number becomes 0. */
 void generation_free(struct generation *g);
 
-/* The all-gather of small messages of all ranks, guests included. Until the next call g->gathered
- * has the `bytes` bytes of each rank, by rank; `bytes` is at most g->gathered_bytes. Main thread.
- * Waits for the communication thread and returns its errors. */
+/* The all-gather of small messages of all ranks, handover ranks included. Until the next call
+ * g->gathered has the `bytes` bytes of each rank, by rank; `bytes` is at most g->gathered_bytes.
+ * Main thread. Waits for the communication thread and returns its errors. */
 DPT_MUST_USE enum dpt_status generation_all_gather(struct generation *g,
                                                    struct dpt_comm_thread *thread, const void *mine,
                                                    size_t bytes, struct dpt_err *err);

@@ -29,7 +29,7 @@ static bool is_wanted(uint64_t generation, int64_t completed_steps)
     return rank_save_is_wanted(&rank);
 }
 
-static void a_wish_counts_from_its_step(void **state)
+static void a_request_counts_from_its_step(void **state)
 {
     (void)state;
     wanted_from = 0;
@@ -43,7 +43,7 @@ static void a_wish_counts_from_its_step(void **state)
 }
 
 /* The ranks went back from step 501. They do not save at each step until they are there again. */
-static void a_wish_is_for_no_earlier_step_of_a_later_generation(void **state)
+static void a_request_is_for_no_earlier_step_of_a_later_generation(void **state)
 {
     (void)state;
     wanted_from = 501;
@@ -57,8 +57,8 @@ static void a_wish_is_for_no_earlier_step_of_a_later_generation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_wish_counts_from_its_step),
-        cmocka_unit_test(a_wish_is_for_no_earlier_step_of_a_later_generation),
+        cmocka_unit_test(a_request_counts_from_its_step),
+        cmocka_unit_test(a_request_is_for_no_earlier_step_of_a_later_generation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

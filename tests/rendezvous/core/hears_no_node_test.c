@@ -18,7 +18,7 @@ static void break_all(void)
 }
 
 /* If no node is heard, the server is cut off or starved. When all are back, none was lost. */
-static void test_deaf_server(void **state)
+static void test_server_hears_no_node(void **state)
 {
     (void)state;
     trio_start();
@@ -67,7 +67,7 @@ static void test_last_words_of_broken_connections(void **state)
 }
 
 /* No node is lost, however long it takes: none could go on without them. */
-static void test_deaf_for_long(void **state)
+static void test_hears_no_node_for_long(void **state)
 {
     (void)state;
     trio_start();
@@ -84,7 +84,7 @@ static void test_deaf_for_long(void **state)
 }
 
 /* Nor has the run stalled: steps that were made meanwhile were not heard of. */
-static void test_deaf_is_no_stall(void **state)
+static void test_hearing_no_node_is_no_stall(void **state)
 {
     (void)state;
     trio_start();
@@ -101,7 +101,7 @@ static void test_deaf_is_no_stall(void **state)
 }
 
 /* Nor because they have not reported that they quiesced. */
-static void test_deaf_while_forming(void **state)
+static void test_hears_no_node_while_forming(void **state)
 {
     (void)state;
     trio_start();
@@ -117,7 +117,7 @@ static void test_deaf_while_forming(void **state)
 }
 
 /* The quiesce deadline of a node begins when it can hear PREPARE. */
-static void test_deaf_while_a_rank_quiesces(void **state)
+static void test_hears_no_node_while_a_rank_quiesces(void **state)
 {
     (void)state;
     trio_start();
@@ -134,7 +134,7 @@ static void test_deaf_while_a_rank_quiesces(void **state)
 }
 
 /* Nor for a connection that broke together with its peers' connections. */
-static void test_deaf_after_a_node_died(void **state)
+static void test_hears_no_node_after_a_node_died(void **state)
 {
     (void)state;
     a.spec.timeout_ms = b.spec.timeout_ms = 2000; /* the gap is shorter than the grace */
@@ -152,7 +152,7 @@ static void test_deaf_after_a_node_died(void **state)
     assert_int_equal(stage.view.nodes, 1);
 }
 
-/* Nor before the server is deaf, if the gap is longer than the grace. */
+/* Nor before the server hears no node, if the gap is longer than the grace. */
 static void test_all_break_within_a_gap(void **state)
 {
     (void)state;
@@ -170,7 +170,7 @@ static void test_all_break_within_a_gap(void **state)
 }
 
 /* All nodes are really gone: the server notices it when a node comes. */
-static void test_deaf_for_good(void **state)
+static void test_hears_no_node_for_good(void **state)
 {
     (void)state;
     struct fake *const comes[1] = {&c};
@@ -185,7 +185,7 @@ static void test_deaf_for_good(void **state)
 }
 
 /* One node is dead and the other always late: the dead one is lost in the end. */
-static void test_deaf_now_and_then(void **state)
+static void test_hears_no_node_now_and_then(void **state)
 {
     (void)state;
     for (int broken = 0; broken < 2; broken++) {
@@ -244,7 +244,7 @@ static void start_both(void)
 
 /* A minute of silence is short for the slow run. The nodes of the quick run do not count as silent
  * while the server hears no node. */
-static void test_deaf_beside_a_slow_run(void **state)
+static void test_hears_no_node_beside_a_slow_run(void **state)
 {
     (void)state;
     start_both();
@@ -273,7 +273,7 @@ static void test_dead_beside_a_slow_run(void **state)
 }
 
 /* A process that is refused, or asks for the config, is no sign that the nodes could be heard. */
-static void test_deaf_to_all_but_strangers(void **state)
+static void test_hears_only_strangers(void **state)
 {
     (void)state;
     trio_start();
@@ -295,7 +295,7 @@ static void test_deaf_to_all_but_strangers(void **state)
 }
 
 /* Nor are two that come one after the other. */
-static void test_deaf_between_two_strangers(void **state)
+static void test_hears_no_node_between_two_strangers(void **state)
 {
     (void)state;
     trio_start();
@@ -331,21 +331,27 @@ static void test_dead_among_strangers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_deaf_server, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_server_hears_no_node, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_last_words_of_broken_connections, trio_setup,
                                         trio_teardown),
-        cmocka_unit_test_setup_teardown(test_deaf_for_long, trio_setup, trio_teardown),
-        cmocka_unit_test_setup_teardown(test_deaf_is_no_stall, trio_setup, trio_teardown),
-        cmocka_unit_test_setup_teardown(test_deaf_while_forming, trio_setup, trio_teardown),
-        cmocka_unit_test_setup_teardown(test_deaf_while_a_rank_quiesces, trio_setup, trio_teardown),
-        cmocka_unit_test_setup_teardown(test_deaf_after_a_node_died, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_hears_no_node_for_long, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_hearing_no_node_is_no_stall, trio_setup,
+                                        trio_teardown),
+        cmocka_unit_test_setup_teardown(test_hears_no_node_while_forming, trio_setup,
+                                        trio_teardown),
+        cmocka_unit_test_setup_teardown(test_hears_no_node_while_a_rank_quiesces, trio_setup,
+                                        trio_teardown),
+        cmocka_unit_test_setup_teardown(test_hears_no_node_after_a_node_died, trio_setup,
+                                        trio_teardown),
         cmocka_unit_test_setup_teardown(test_all_break_within_a_gap, trio_setup, trio_teardown),
-        cmocka_unit_test_setup_teardown(test_deaf_for_good, trio_setup, trio_teardown),
-        cmocka_unit_test_setup_teardown(test_deaf_now_and_then, trio_setup, trio_teardown),
-        cmocka_unit_test_setup_teardown(test_deaf_beside_a_slow_run, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_hears_no_node_for_good, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_hears_no_node_now_and_then, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_hears_no_node_beside_a_slow_run, trio_setup,
+                                        trio_teardown),
         cmocka_unit_test_setup_teardown(test_dead_beside_a_slow_run, trio_setup, trio_teardown),
-        cmocka_unit_test_setup_teardown(test_deaf_to_all_but_strangers, trio_setup, trio_teardown),
-        cmocka_unit_test_setup_teardown(test_deaf_between_two_strangers, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_hears_only_strangers, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_hears_no_node_between_two_strangers, trio_setup,
+                                        trio_teardown),
         cmocka_unit_test_setup_teardown(test_dead_among_strangers, trio_setup, trio_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -85,14 +85,14 @@ static void released(const struct fake *fake, bool last_holder)
     assert_int_equal(fake->last_holder, last_holder);
 }
 
-/* Told to quiesce they do, are given the plan of a farewell, build, and save. */
+/* Told to quiesce they do, are given the plan of a final save, build, and save. */
 static void save_together(void)
 {
     obey_both();
     for (int i = 0; i < 2; i++) {
         IS(*both[i], PLAN);
-        assert_true(both[i]->plan->farewell);
-        assert_int_equal(both[i]->plan->guests, 0);
+        assert_true(both[i]->plan->final_save);
+        assert_int_equal(both[i]->plan->handover_ranks, 0);
         assert_int_equal(both[i]->plan->world_size, 2);
         assert_int_equal(both[i]->plan->resume_step, 9);
         assert_int_equal(both[i]->plan->checkpoint_writers, 2);
@@ -170,7 +170,7 @@ static void test_the_last_of_those_who_wait(void **state)
     IS(b, PREPARE);
     fake_obeys(&b);
     IS(b, PLAN);
-    assert_true(b.plan->farewell);
+    assert_true(b.plan->final_save);
     assert_int_equal(b.plan->world_size, 1);
     for (int i = 0; i < 3; i++)
         fake_obeys(&b);
@@ -196,7 +196,7 @@ static void test_enough_others(void **state)
     IS(b, RELEASED);
     assert_int_equal(stage.view.world_size, 2);
     assert_int_equal(c.plan->resume_step, 9);
-    assert_false(c.plan->farewell);
+    assert_false(c.plan->final_save);
 }
 
 /* All leave in a step that takes longer than their time: the step is given up, and the state before
@@ -270,7 +270,7 @@ static void test_the_leaving_rank_dies(void **state)
     dies(&a);
     fake_obeys(&b);
     IS(b, PLAN);
-    assert_true(b.plan->farewell);
+    assert_true(b.plan->final_save);
     assert_int_equal(b.plan->world_size, 1);
     for (int i = 0; i < 3; i++)
         fake_obeys(&b);
@@ -417,7 +417,7 @@ static void test_what_cannot_be_saved_stays(void **state)
 }
 
 /* A rank dies while they save: the remaining ranks try again. */
-static void test_broken_farewell(void **state)
+static void test_broken_final_save(void **state)
 {
     (void)state;
     start(1);
@@ -431,7 +431,7 @@ static void test_broken_farewell(void **state)
     b.ranks[0].generation = b.generation;
     fake_say(&b, &stage);
     IS(b, PLAN);
-    assert_true(b.plan->farewell);
+    assert_true(b.plan->final_save);
     assert_int_equal(b.plan->world_size, 1);
     for (int i = 0; i < 3; i++)
         fake_obeys(&b);
@@ -453,7 +453,7 @@ static void test_join_while_they_save(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     IS(a, RELEASED);
     assert_int_equal(c.plan->resume_step, 9);
-    assert_false(c.plan->farewell);
+    assert_false(c.plan->final_save);
 }
 
 /* No step was made since the newest checkpoint: no node is kept. */
@@ -490,7 +490,7 @@ int main(void)
         T(test_release_that_is_lost),
         T(test_shards_that_cannot_be_saved),
         T(test_what_cannot_be_saved_stays),
-        T(test_broken_farewell),
+        T(test_broken_final_save),
         T(test_join_while_they_save),
         T(test_all_is_saved),
     };
