@@ -1,5 +1,4 @@
-/* The checks of check.h. One walk over the descriptor checks the form of any message; one function
- * per message checks numbers and names. */
+/* The checks of check.h: one walk over the descriptor for the form, one function a message. */
 #include "rendezvous/proto/check.h"
 
 #include "base/shard.h"

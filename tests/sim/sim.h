@@ -493,8 +493,7 @@ void check_expelled(struct sim *sim, const struct machine *machine);
 void check_unsaved(struct sim *sim, const struct machine *machine, const char *line);
 /* A line of the server's log. */
 void check_log(struct sim *sim, const char *text);
-/* The server has decided that the run ends, for the reason `text` ("": it is done). Absent nodes
- * may learn of it later, in other words. */
+/* The run ends, for the reason `text` ("": it is done). Absent nodes may hear other words later. */
 void check_failed(struct sim *sim, const char *text);
 struct dpt_timing sim_timing(const struct sim *sim);
 
