@@ -69,20 +69,26 @@ static bool assign_positions(struct dpt_rdzv *core, struct plan *plan)
     return true;
 }
 
-/* In each distinct log folder one rank writes the logs: the first rank that has this folder and the
- * state, else the first one that has the folder. A rank that receives the state lacks the lines
- * that the last writer could not append before it died; the others have kept them. False: no
- * memory. */
+/* How much a rank may lack of the lines that the last log writer could not append before it died:
+ * a process that has trained has kept them (0); one that got the state in a generation that never
+ * ran has none (1), nor has one that gets the state now (2). */
+static int lacks_lines(const struct place *place)
+{
+    return place->takes_state ? 2 : dpt_rdzv_rank_at(place)->ran_generation == 0;
+}
+
+/* In each distinct log folder one rank writes the logs: the first of those that lack least. False:
+ * no memory. */
 static bool assign_log_writers(struct plan *plan)
 {
     const uint32_t world = plan->world_size - plan->handover_ranks;
     struct index logs = {0}; /* the writer of each folder */
     bool has_memory = true;
-    for (int takes_state = 0; takes_state <= 1; takes_state++)
+    for (int lack = 0; lack <= 2; lack++)
         for (uint32_t i = 0; i < world && has_memory; i++) {
             struct place *place = &plan->places[i];
             const uint64_t log = dpt_rdzv_id_hash(place->node->log_dir_id);
-            if (place->node->log_dir_id[0] == '\0' || place->takes_state != takes_state ||
+            if (place->node->log_dir_id[0] == '\0' || lacks_lines(place) != lack ||
                 dpt_rdzv_index_find(&logs, log))
                 continue;
             place->writes_log = true;

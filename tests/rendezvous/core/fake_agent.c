@@ -365,3 +365,18 @@ void fakes_start(struct stage *stage, struct fake *const *fakes, size_t n)
     fakes_settle(stage, fakes, n);
     assert_int_equal(stage->view.phase, DPT_RDZV_RUNNING);
 }
+
+void fake_breaks_off(struct fake *fake, struct stage *stage)
+{
+    fake->ranks[0].failed_generation = fake->generation;
+    fake_say(fake, stage);
+}
+
+void fakes_report(struct stage *stage, struct fake *const *fakes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(fakes[i]->phase, DPT__SERVER_PHASE__SERVER_PREPARE);
+        fake_phase(fakes[i], DPT__RANK_PHASE__RANK_QUIESCED, fakes[i]->generation);
+        fake_say(fakes[i], stage);
+    }
+}

@@ -89,12 +89,16 @@ void fake_no_parts(struct fake *fake);
 
 /* The data connection from its rank 0 to `peer` ends; its next message reports that. */
 void fake_loses(struct fake *fake, const struct fake *peer);
+/* The data plane of the fake's generation breaks, and it says so. */
+void fake_breaks_off(struct fake *fake, struct stage *stage);
 /* The fake's node dies: its control connection breaks, and so do the data connections that its
  * peer `seen_by` has to it. */
 void fake_dies(struct fake *fake, struct fake *seen_by, struct stage *stage);
 
 /* The fake's ranks carry out the server's last answer: quiesce, build, run, save. */
 void fake_obey(struct fake *fake);
+/* Every fake of the list quiesces as commanded and reports, and does no more. */
+void fakes_report(struct stage *stage, struct fake *const *fakes, size_t n);
 /* All fakes obey and send in turn, until nothing changes any more. */
 void fakes_settle(struct stage *stage, struct fake *const *fakes, size_t n);
 /* The fakes join, the last call passes, and they settle. The run is then RUNNING. */

@@ -41,22 +41,6 @@ static void holds(struct fake *fake, int64_t step, int64_t outcome_step)
         outcome_step < 0 ? (ProtobufCBinaryData){0, NULL} : (ProtobufCBinaryData){8, bytes};
 }
 
-/* Every fake in the list quiesces as commanded and reports, and does no more. */
-static void report(struct fake *const *fakes, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        assert_int_equal(fakes[i]->phase, DPT__SERVER_PHASE__SERVER_PREPARE);
-        fake_phase(fakes[i], DPT__RANK_PHASE__RANK_QUIESCED, fakes[i]->generation);
-        fake_say(fakes[i], &stage);
-    }
-}
-
-static void break_data_plane(struct fake *fake)
-{
-    fake->ranks[0].failed_generation = fake->generation;
-    fake_say(fake, &stage);
-}
-
 static void test_first_plan_starts_from_seed(void **state)
 {
     (void)state;
@@ -162,8 +146,8 @@ static void test_outcome_is_handed(void **state)
     holds(&a, 7, 8); /* saw the all-reduce of step 8 complete */
     holds(&b, 7, 7);
     holds(&c, 7, -1);
-    break_data_plane(&a);
-    report(all, 3);
+    fake_breaks_off(&a, &stage);
+    fakes_report(&stage, all, 3);
     assert_int_equal(a.plan->resume_step, 8);
     assert_int_equal(a.plan->outcome.len, 8);
     assert_memory_equal(a.plan->outcome.data, "outcome", 8);
@@ -179,8 +163,8 @@ static void test_nobody_has_the_outcome(void **state)
     fakes_start(&stage, all, 2);
     holds(&a, 7, 7);
     holds(&b, 7, 7);
-    break_data_plane(&a);
-    report(all, 2);
+    fake_breaks_off(&a, &stage);
+    fakes_report(&stage, all, 2);
     assert_int_equal(a.plan->resume_step, 7); /* step 8 runs again */
     assert_int_equal(a.plan->outcome.len, 0);
 }
@@ -196,8 +180,8 @@ static void test_behind_is_healed(void **state)
     fake_say(&c, &stage);
     holds(&c, 7, 7);
     c.ranks[0].gradient = false; /* had no part in the step */
-    break_data_plane(&a);
-    report(more, 3);
+    fake_breaks_off(&a, &stage);
+    fakes_report(&stage, more, 3);
     assert_int_equal(a.plan->resume_step, 8);
     assert_false(fake_place(&a)->takes_state);
     assert_true(fake_place(&b)->takes_state);
@@ -225,8 +209,8 @@ static void test_memory_against_checkpoint(void **state)
     holds(&a, 60, -1);
     holds(&b, 60, -1);
     a.ranks[0].checkpoint_step = b.ranks[0].checkpoint_step = 60;
-    break_data_plane(&a);
-    report(all, 2);
+    fake_breaks_off(&a, &stage);
+    fakes_report(&stage, all, 2);
     assert_int_equal(a.plan->load_checkpoint, -1); /* as new as memory: memory wins */
     assert_int_equal(a.plan->resume_step, 60);
     fakes_settle(&stage, all, 2);
@@ -234,8 +218,8 @@ static void test_memory_against_checkpoint(void **state)
     holds(&b, 61, -1);
     a.ranks[0].checkpoint_step = b.ranks[0].checkpoint_step =
         80; /* all ranks that wrote it are gone */
-    break_data_plane(&a);
-    report(all, 2);
+    fake_breaks_off(&a, &stage);
+    fakes_report(&stage, all, 2);
     assert_int_equal(a.plan->load_checkpoint, 80);
     assert_int_equal(a.plan->resume_step, 80);
 }
@@ -253,42 +237,56 @@ static void test_node_over_max_world_is_spare(void **state)
     fake_say(&b, &stage);
     fake_dies(&a, &b, &stage);
     stage_pass_speaking(&stage, rest, 2, 300);
-    report(rest, 2);
+    fakes_report(&stage, rest, 2);
     assert_int_equal(b.plan->world_size, 2);
     assert_int_equal(fake_place(&b)->rank, 1); /* keeps it */
     assert_int_equal(fake_place(&c)->rank, 0);
     assert_true(fake_place(&c)->takes_state);
 }
 
-/* The process of the log writer is replaced: its lines that are not appended are in the memory of
- * b, so b writes until both have trained. */
+/* Both have trained. The process of a, the log writer, is replaced; the new one holds `step`. Lines
+ * that the old one has not appended are in the memory of b, so b writes. */
+static void replace_log_writer(struct fake *const all[2], int64_t step)
+{
+    a.spec.min_nodes = b.spec.min_nodes = 2;
+    fakes_start(&stage, all, 2);
+    assert_true(a.plan->ranks[0]->writes_log);
+    holds(&b, 5, -1);
+    b.ranks[0].ran_generation = b.generation;
+    fake_say(&b, &stage);
+    a.ranks[0].spawn++;
+    holds(&a, step, -1);
+    fake_phase(&a, DPT__RANK_PHASE__RANK_STANDBY, 0);
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+    fakes_report(&stage, all, 2);
+    assert_int_equal(fake_place(&a)->rank, 0);
+    assert_int_equal(fake_place(&a)->takes_state, step < 0);
+    assert_false(a.plan->ranks[0]->writes_log);
+    assert_true(a.plan->ranks[1]->writes_log);
+}
+
 static void test_log_writer_has_the_state(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b};
-    a.spec.min_nodes = b.spec.min_nodes = 2;
-    fakes_start(&stage, all, 2);
-    assert_true(a.plan->ranks[0]->writes_log);
-    holds(&a, 5, -1);
-    holds(&b, 5, -1);
-    fake_say(&b, &stage);
-    a.ranks[0].spawn++;
-    holds(&a, -1, -1);
-    fake_phase(&a, DPT__RANK_PHASE__RANK_STANDBY, 0);
-    fake_say(&a, &stage);
-    fake_say(&b, &stage);
-    report(all, 2);
-    assert_int_equal(fake_place(&a)->rank, 0);
-    assert_true(fake_place(&a)->takes_state);
-    assert_false(a.plan->ranks[0]->writes_log);
-    assert_true(a.plan->ranks[1]->writes_log);
+    replace_log_writer(all, -1);
     fakes_settle(&stage, all, 2);
     holds(&a, 7, -1);
     holds(&b, 7, -1);
-    break_data_plane(&a);
-    report(all, 2);
+    a.ranks[0].ran_generation = b.ranks[0].ran_generation = a.generation;
+    fake_breaks_off(&a, &stage);
+    fakes_report(&stage, all, 2);
     assert_true(a.plan->ranks[0]->writes_log);
     assert_false(a.plan->ranks[1]->writes_log);
+}
+
+/* The new process has the state of a generation that never ran, in which nobody wrote. */
+static void test_log_writer_has_trained(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    replace_log_writer(all, 5);
 }
 
 static void test_max_nodes(void **state)
@@ -333,7 +331,7 @@ static void test_leaving_node_hands_over_first(void **state)
     (void)state;
     struct fake *all[] = {&a, &b};
     a_leaves(10);
-    report(all, 2);
+    fakes_report(&stage, all, 2);
     assert_int_equal(b.plan->world_size, 1);
     assert_int_equal(b.plan->resume_step, 10); /* its report counted */
     assert_int_equal(b.plan->outcome.len, 8);
@@ -348,7 +346,7 @@ static void test_leaving_while_they_build(void **state)
     struct fake *all[] = {&a, &b};
     const struct dpt_timing timing = dpt_timing_from(5000, 0);
     a_leaves(-1);
-    report(all, 2);
+    fakes_report(&stage, all, 2);
     stage_pass_speaking(&stage, all, 2, timing.drain_ms * 3 / 4 - 2 * timing.heartbeat_ms);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_SPARE);
     stage_pass_speaking(&stage, all, 2, 4 * timing.heartbeat_ms);
@@ -363,10 +361,10 @@ static void test_leaving_from_who_dies(void **state)
     (void)state;
     struct fake *all[] = {&a, &b};
     a_leaves(-1);
-    report(all, 2);
+    fakes_report(&stage, all, 2);
     stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
     stage_pass_speaking(&stage, all, 1, 4600); /* no peer of it builds: its lease decides */
-    report(all, 1);
+    fakes_report(&stage, all, 1);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PLAN);
     assert_true(a.plan->final_save);
     assert_int_equal(a.plan->resume_step, 9);
@@ -384,7 +382,7 @@ static void test_leaving_in_a_long_step(void **state)
     stage_pass_speaking(&stage, all, 2, 4 * timing.heartbeat_ms);
     assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_PREPARE);
     assert_false(a.soft || b.soft);
-    report(all, 2);
+    fakes_report(&stage, all, 2);
     assert_int_equal(b.plan->resume_step, 9);
     assert_string_equal(b.plan->cause_kind, "left");
     goes_when_they_run(&a, &all[1], 1);
@@ -404,7 +402,7 @@ static void test_leaving_one_by_one(void **state)
     holds(&b, 9, -1);
     a.state.leaving = true;
     fake_say(&a, &stage);
-    report(all, 2);
+    fakes_report(&stage, all, 2);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
     assert_false(a.last_holder);
     assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_WAITING);
@@ -425,7 +423,7 @@ static void both_are_last_holders(void)
         all[i]->state.leaving = true;
         fake_say(all[i], &stage);
     }
-    report(all, 2);
+    fakes_report(&stage, all, 2);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(all[i]->phase, DPT__SERVER_PHASE__SERVER_RELEASED);
         assert_true(all[i]->last_holder);
@@ -482,6 +480,7 @@ int main(void)
         T(test_memory_against_checkpoint),
         T(test_node_over_max_world_is_spare),
         T(test_log_writer_has_the_state),
+        T(test_log_writer_has_trained),
         T(test_max_nodes),
         T(test_leaving_node_hands_over_first),
         T(test_leaving_while_they_build),

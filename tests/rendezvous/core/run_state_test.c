@@ -59,15 +59,6 @@ static void run_in_thirds(bool shadow)
     }
 }
 
-static void report(struct fake *const *fakes, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        assert_int_equal(fakes[i]->phase, DPT__SERVER_PHASE__SERVER_PREPARE);
-        fake_phase(fakes[i], DPT__RANK_PHASE__RANK_QUIESCED, fakes[i]->generation);
-        fake_say(fakes[i], &stage);
-    }
-}
-
 static void lose(struct fake *fake, struct fake *const *rest, size_t n)
 {
     fake_dies(fake, rest[0], &stage);
@@ -78,22 +69,16 @@ static void lose(struct fake *fake, struct fake *const *rest, size_t n)
 static void lose_c(void)
 {
     lose(&c, both, 2);
-    report(both, 2);
+    fakes_report(&stage, both, 2);
 }
 
 /* As report; formations that fail are not repeated at once. */
 static void report_later(struct fake *const *fakes, size_t n)
 {
     const uint64_t before = fakes[0]->plan->generation;
-    report(fakes, n);
+    fakes_report(&stage, fakes, n);
     stage_pass_speaking(&stage, fakes, n, 1000);
     assert_true(fakes[0]->plan->generation > before);
-}
-
-static void break_data_plane(struct fake *fake)
-{
-    fake->ranks[0].failed_generation = fake->generation;
-    fake_say(fake, &stage);
 }
 
 static void expect_cause(const char *text)
@@ -120,7 +105,7 @@ static void a_shadow_covers_a_loss(void **state)
         struct fake *rest[] = {all[lost == 0], all[lost == 2 ? 1 : 2]};
         run_in_thirds(true);
         lose(all[lost], rest, 2);
-        report(rest, 2);
+        fakes_report(&stage, rest, 2);
         assert_int_equal(rest[0]->plan->resume_step, 7);
         assert_int_equal(rest[0]->plan->load_checkpoint, -1);
         assert_false(rest[0]->plan->from_seed);
@@ -139,7 +124,7 @@ static void a_second_loss_goes_back(void **state)
     lose(&c, both, 2);
     lose(&b, both, 1);
     stage_pass_speaking(&stage, both, 1, 4600); /* no peer had a connection to it any more */
-    report(both, 1);
+    fakes_report(&stage, both, 1);
     expect_resume(4, 4);
     assert_int_equal(a.plan->steps_done_before, 7);
     assert_false(fake_place(&a)->takes_state);
@@ -154,7 +139,7 @@ static void without_redundancy_a_loss_goes_back(void **state)
     run_in_thirds(false);
     lose(&b, rest, 2);
     a.ranks[0].checkpoint_step = 6; /* c does not see that one */
-    report(rest, 2);
+    fakes_report(&stage, rest, 2);
     assert_int_equal(a.plan->load_checkpoint, 4);
     expect_cause("shard 1 of 3 is lost with node b: going back to the checkpoint of step 4, "
                  "losing 3 steps");
@@ -169,7 +154,7 @@ static void without_a_checkpoint_to_the_beginning(void **state)
     run_in_thirds(false);
     a.ranks[0].checkpoint_step = c.ranks[0].checkpoint_step = -1;
     lose(&b, rest, 2);
-    report(rest, 2);
+    fakes_report(&stage, rest, 2);
     expect_resume(0, -1);
     assert_true(a.plan->from_seed);
     assert_non_null(strstr(a.plan->cause, "going back to the beginning, losing 7 steps"));
@@ -183,8 +168,8 @@ static void an_outcome_makes_a_step_whole(void **state)
     stands(&a, 8, false, 8);
     stands(&b, 7, true, -1);
     stands(&c, 7, true, 7);
-    break_data_plane(&a);
-    report(all, 3);
+    fake_breaks_off(&a, &stage);
+    fakes_report(&stage, all, 3);
     assert_int_equal(a.plan->resume_step, 8);
     assert_int_equal(a.plan->outcome.len, 0); /* it has applied the step */
     assert_int_equal(b.plan->outcome.len, 8);
@@ -200,8 +185,8 @@ static void no_mix_of_steps(void **state)
     stands(&a, 8, false, 8);
     stands(&b, 7, true, -1);
     stands(&c, 7, false, -1);
-    break_data_plane(&a);
-    report(all, 3);
+    fake_breaks_off(&a, &stage);
+    fakes_report(&stage, all, 3);
     expect_resume(4, 4);
     assert_int_equal(a.plan->outcome.len, 0);
 }
@@ -212,8 +197,8 @@ static void a_whole_step_wins_over_a_newer_part(void **state)
     (void)state;
     run_in_thirds(true);
     stands(&a, 8, false, 8);
-    break_data_plane(&a);
-    report(all, 3);
+    fake_breaks_off(&a, &stage);
+    fakes_report(&stage, all, 3);
     expect_resume(7, -1);
     assert_true(fake_place(&a)->takes_state);
     assert_false(fake_place(&b)->takes_state);
@@ -231,7 +216,7 @@ static void pending_shards_of_failed_formation_are_dropped(void **state)
         if (i == 1)
             fake_part(both[i], i, 2, true);
     }
-    break_data_plane(&a);
+    fake_breaks_off(&a, &stage);
     report_later(both, 2);
     assert_int_equal(a.plan->state_generation, ran);
     expect_resume(7, -1);
@@ -257,7 +242,7 @@ static void shards_of_generation_that_got_go_count(void **state)
         both[i]->ranks[0].failed_generation = sent_off;
     }
     stage_pass_speaking(&stage, both, 2, 6000);
-    report(both, 2);
+    fakes_report(&stage, both, 2);
     stage_pass_speaking(&stage, both, 2, 6000);
     assert_int_equal(a.plan->state_generation, sent_off);
     expect_resume(7, -1);
@@ -274,7 +259,7 @@ static void complete_pending_shards_count(void **state)
     fake_part(&b, 1, 2, true);
     b.ranks[0].pending_generation = stage.view.generation;
     const uint64_t formed = stage.view.generation;
-    break_data_plane(&a);
+    fake_breaks_off(&a, &stage);
     report_later(both, 2);
     assert_int_equal(a.plan->state_generation, formed);
     expect_resume(7, -1);
@@ -287,7 +272,7 @@ static void leaving_node_hands_shard_over(void **state)
     run_in_thirds(false);
     c.state.leaving = true;
     fake_say(&c, &stage);
-    report(all, 3);
+    fakes_report(&stage, all, 3);
     assert_int_equal(a.plan->world_size, 3);
     assert_int_equal(a.plan->handover_ranks, 1);
     assert_int_equal(a.plan->resume_step, 7);
@@ -302,7 +287,7 @@ static void leaving_node_hands_shard_over(void **state)
         }
         fake_say(all[i], &stage);
     }
-    report(all, 3);
+    fakes_report(&stage, all, 3);
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
     assert_int_equal(a.plan->generation, handover + 1);
     assert_int_equal(a.plan->world_size, 2);
@@ -322,7 +307,7 @@ static void redundancy_is_seen(void **state)
     (void)state;
     fakes_start(&stage, both, 2); /* all hold everything */
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
-    break_data_plane(&a);
+    fake_breaks_off(&a, &stage);
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_REBUILDING);
     report_later(both, 2);
     assert_int_equal(stage.view.phase, DPT_RDZV_PLANNED);
@@ -333,7 +318,7 @@ static void redundancy_is_seen(void **state)
     fakes_settle(&stage, both, 2);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_NONE);
-    break_data_plane(&a);
+    fake_breaks_off(&a, &stage);
     report_later(both, 2);
     for (uint32_t i = 0; i < 2; i++) { /* each a shadow of the other's */
         fake_part(both[i], 1 - i, 2, true);
@@ -420,7 +405,7 @@ static void copies_are_whole_while_it_trains(void **state)
     }
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
     lose(&b, both, 1);
-    report(both, 1);
+    fakes_report(&stage, both, 1);
     assert_int_equal(a.plan->resume_step, 9);
     assert_null(strstr(a.plan->cause, "gone"));
 }
@@ -430,7 +415,7 @@ static void a_loss_before_copies_are_whole_goes_back(void **state)
     (void)state;
     run_in_halves_rebuilding();
     lose(&b, both, 1);
-    report(both, 1);
+    fakes_report(&stage, both, 1);
     assert_int_equal(a.plan->load_checkpoint, 4);
     expect_cause("shard 1 of 2 is lost with node b, before its copy was complete after the last "
                  "loss: going back to the checkpoint of step 4, losing 5 steps");
@@ -441,7 +426,7 @@ static void leave_thirds(void)
     run_in_thirds(true);
     c.state.leaving = true;
     fake_say(&c, &stage);
-    report(all, 3);
+    fakes_report(&stage, all, 3);
     assert_int_equal(a.plan->world_size, 2);
     assert_int_equal(a.plan->handover_ranks, 0);
     assert_int_equal(a.plan->resume_step, 7);
@@ -465,7 +450,7 @@ static void leaving_node_covers_node_that_dies_meanwhile(void **state)
     struct fake *rest[] = {&a, &c};
     leave_thirds();
     lose(&b, rest, 2);
-    report(rest, 2);
+    fakes_report(&stage, rest, 2);
     assert_int_equal(a.plan->handover_ranks, 1);
     assert_int_equal(a.plan->world_size, 2);
     expect_resume(7, -1);
