@@ -101,7 +101,7 @@ static void test_ranks_of_a_node_report_together(void **state)
     assert_true(b->said);
 }
 
-/* The move of a rank whose fellow has died is reported at once. */
+/* One rank of the node has died: the move of the other one is reported at once. */
 static void test_dead_rank_does_not_follow(void **state)
 {
     struct bench *b = *state;

@@ -132,7 +132,7 @@ double rdzv_cpu_error(const struct rdzv_figures *model, const struct rdzv_figure
 
 /* ---- several runs ---- */
 
-/* The run whose CPU time is the median; of an even number the lower one of the two. */
+/* The run with the median CPU time: the lower one of two. */
 static const struct rdzv_figures *median_run(const struct rdzv_figures *runs, int n, int phase)
 {
     for (int i = 0; i < n; i++) {

@@ -90,7 +90,7 @@ static void proof_is_of_one_machine(void **state)
     expect_refused();
 }
 
-/* Another server of the same public key cannot be; one whose secret key is another does not agree.
+/* No two servers have one public key. A server with another secret key does not agree.
  */
 static void proof_is_of_one_server(void **state)
 {
