@@ -63,18 +63,30 @@ int64_t dpt_timing_beat_ms(const struct dpt_timing *timing, uint32_t n_nodes, un
                                             : timing->heartbeat_ms;
 }
 
+static int64_t round_up_to_seconds(int64_t ms)
+{
+    return (ms + 999) / 1000 * 1000;
+}
+
+void dpt_timing_for_nodes(uint32_t n_nodes, int64_t *ret_timeout_ms, int64_t *ret_drain_ms)
+{
+    const int64_t even_ms = even_pause_ms(n_nodes);
+    *ret_timeout_ms = round_up_to_seconds(4 * even_ms * 10 / 9); /* a lease: 9/10 of the timeout */
+    *ret_drain_ms = round_up_to_seconds(6 * even_ms);
+}
+
 bool dpt_timing_is_too_short(const struct dpt_timing *timing, uint32_t n_nodes, char *ret_text,
                              size_t text_bytes)
 {
-    const int64_t even_ms = even_pause_ms(n_nodes);
-    if (longest_pause_ms(timing) >= even_ms)
+    int64_t timeout_ms, drain_ms;
+    if (longest_pause_ms(timing) >= even_pause_ms(n_nodes))
         return false;
-    const int64_t timeout_ms = 4 * even_ms * 10 / 9; /* a lease has nine tenths of the timeout */
+    dpt_timing_for_nodes(n_nodes, &timeout_ms, &drain_ms);
     (void)snprintf(ret_text, text_bytes,
                    "%u nodes send %lld heartbeats a second. cluster.timeout_s of %lld and "
                    "cluster.drain_s of %lld, or more, make it %d",
                    n_nodes, (long long)n_nodes * 1000 / dpt_timing_beat_ms(timing, n_nodes, 0),
-                   (long long)(timeout_ms + 999) / 1000, (long long)(6 * even_ms + 999) / 1000,
+                   (long long)timeout_ms / 1000, (long long)drain_ms / 1000,
                    DPT_TIMING_BEATS_A_SECOND);
     return true;
 }

@@ -45,6 +45,10 @@ struct dpt_timing dpt_timing_from(int64_t timeout_ms, int64_t drain_ms);
 enum { DPT_TIMING_BEATS_A_SECOND = 2000 };
 int64_t dpt_timing_beat_ms(const struct dpt_timing *timing, uint32_t n_nodes, unsigned overload);
 
+/* The shortest timeout_ms and drain_ms, in whole seconds, with which `n_nodes` nodes send no more
+ * than DPT_TIMING_BEATS_A_SECOND messages. */
+void dpt_timing_for_nodes(uint32_t n_nodes, int64_t *ret_timeout_ms, int64_t *ret_drain_ms);
+
 /* True: the lease or the drain time is so short that `n_nodes` nodes must send more than
  * DPT_TIMING_BEATS_A_SECOND messages; the text says which settings are long enough. */
 bool dpt_timing_is_too_short(const struct dpt_timing *timing, uint32_t n_nodes, char *ret_text,

@@ -29,14 +29,13 @@ static struct {
     int64_t nodes, ranks, clients, rack, seconds, model, repeats, model_error;
     bool open;
     struct dpt_bench_real timeout_s;
-} args = {.ranks = 8,
-          .clients = 2,
-          .seconds = 5,
-          .repeats = 3,
-          .model_error = 25,
-          .timeout_s = {.min = 1e-3 * DPT_PROTO_TIMEOUT_MS_MIN,
-                        .max = 1e-3 * DPT_PROTO_TIMEOUT_MS_MAX,
-                        .value = 5}};
+} args = {
+    .ranks = 8,
+    .clients = 2,
+    .seconds = 5,
+    .repeats = 3,
+    .model_error = 25,
+    .timeout_s = {.min = 1e-3 * DPT_PROTO_TIMEOUT_MS_MIN, .max = 1e-3 * DPT_PROTO_TIMEOUT_MS_MAX}};
 
 static const struct dpt_option options[] = {
     {"--nodes", "N", "nodes (64; with --model 1000)", .number = &args.nodes, .min = 2,
@@ -56,8 +55,8 @@ static const struct dpt_option options[] = {
     {"--model-error", "P", "largest error of the model's check, in percent of CPU time (25)",
      .number = &args.model_error, .min = 1, .max = MODEL_ERROR_MAX},
     {"--open", .help = "server and nodes without keys", .flag = &args.open},
-    {"--timeout-s", "S", "cluster.timeout_s of the run (5)", .set = dpt_bench_set_real,
-     .ctx = &args.timeout_s}};
+    {"--timeout-s", "S", "cluster.timeout_s of the run (5, or what its nodes need)",
+     .set = dpt_bench_set_real, .ctx = &args.timeout_s}};
 
 static enum dpt_status check_options(struct rdzv_setup *ret, struct dpt_err *err)
 {
@@ -80,8 +79,10 @@ static enum dpt_status check_options(struct rdzv_setup *ret, struct dpt_err *err
                             .ranks = (int)args.ranks,
                             .clients = (int)(args.clients < args.nodes ? args.clients : args.nodes),
                             .rack = (int)rack,
-                            .open = args.open,
-                            .timeout_ms = (int64_t)(1000 * args.timeout_s.value)};
+                            .open = args.open};
+    rdzv_set_timing(ret);
+    if (args.timeout_s.value > 0)
+        ret->timeout_ms = (int64_t)(1000 * args.timeout_s.value);
     return DPT_OK;
 }
 

@@ -20,10 +20,10 @@ enum {
 };
 
 struct rdzv_setup {
-    int nodes, ranks, clients; /* ranks: of each node; clients: processes */
-    int rack;                  /* nodes that are lost at once */
-    int64_t timeout_ms;
-    bool open; /* server and nodes have no keys */
+    int nodes, ranks, clients;    /* ranks: of each node; clients: processes */
+    int rack;                     /* nodes that are lost at once */
+    int64_t timeout_ms, drain_ms; /* of the run */
+    bool open;                    /* server and nodes have no keys */
     char endpoint[RDZV_ENDPOINT_BYTES];
 };
 

@@ -3,10 +3,11 @@
 
 #include "base/median.h"
 #include "rendezvous/core/timing.h"
+#include "rendezvous/proto/message.h"
 
 #include <math.h>
 
-enum { CHANGES_OF_FORMATION = 4, ROUNDS = 4 };
+enum { CHANGES_OF_FORMATION = 4, ROUNDS = 4, TIMEOUT_MS = 5000 };
 
 /* ---- unit costs ---- */
 
@@ -192,9 +193,17 @@ double rdzv_elapsed_us(const struct rdzv_pace *pace, double work_us, double here
     return work_us / left;
 }
 
-double rdzv_beats_a_second(int64_t timeout_ms, int nodes)
+void rdzv_set_timing(struct rdzv_setup *setup)
 {
-    const struct dpt_timing timing = dpt_timing_from(timeout_ms, 0);
+    int64_t timeout_ms, drain_ms;
+    dpt_timing_for_nodes((uint32_t)setup->nodes, &timeout_ms, &drain_ms);
+    setup->timeout_ms = timeout_ms > TIMEOUT_MS ? timeout_ms : TIMEOUT_MS;
+    setup->drain_ms = drain_ms > DPT_PROTO_DRAIN_MS_DEFAULT ? drain_ms : DPT_PROTO_DRAIN_MS_DEFAULT;
+}
+
+double rdzv_beats_a_second(int64_t timeout_ms, int64_t drain_ms, int nodes)
+{
+    const struct dpt_timing timing = dpt_timing_from(timeout_ms, drain_ms);
     const int64_t pause_ms = dpt_timing_beat_ms(&timing, (uint32_t)nodes, 0);
     const int64_t ticks =
         (pause_ms - 1) / timing.heartbeat_ms; /* (pause - heartbeat), rounded up */

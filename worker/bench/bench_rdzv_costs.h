@@ -62,10 +62,13 @@ double rdzv_beat_cores(const struct rdzv_pace *pace);
 /* us in which the server, on a core of its own, does `work_us` of CPU beside the heartbeats of a
  * part `here` (0 to 1) of the nodes. The heartbeats of all nodes take less than a core. */
 double rdzv_elapsed_us(const struct rdzv_pace *pace, double work_us, double here);
+/* Sets the run's timeout_ms and drain_ms: 5 s and the default of cluster.drain_s, or what so many
+ * nodes need (rendezvous/core/timing.h). */
+void rdzv_set_timing(struct rdzv_setup *setup);
 /* Heartbeats of so many nodes in a second: the pause that the server tells them
  * (rendezvous/core/timing.h), in whole heartbeats of an agent, of which it has waited for one
  * (worker/agent/core.c). */
-double rdzv_beats_a_second(int64_t timeout_ms, int nodes);
+double rdzv_beats_a_second(int64_t timeout_ms, int64_t drain_ms, int nodes);
 
 /* The time from a heartbeat to its answer at a server that takes `service_us` for each of `n`
  * heartbeats, which come at random moments of `period_us`, in ms: waiting and service, without

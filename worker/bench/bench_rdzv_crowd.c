@@ -202,7 +202,8 @@ static int count_there(const struct rdzv_crowd *crowd, const struct rdzv_command
  * which has gone on with the work, waits for the rest. */
 static enum dpt_status wait_for_deadline(struct rdzv_crowd *crowd, struct dpt_err *err)
 {
-    const struct dpt_timing timing = dpt_timing_from(crowd->setup.timeout_ms, 0);
+    const struct dpt_timing timing =
+        dpt_timing_from(crowd->setup.timeout_ms, crowd->setup.drain_ms);
     const int64_t left_ms = crowd->deadline_ms - crowd->core_ms, ms = left_ms > 1 ? left_ms : 1;
     if (crowd->core_ms + ms - crowd->begun_ms > timing.lease_ms / 2)
         return dpt_fail(err, DPT_EPROTO,

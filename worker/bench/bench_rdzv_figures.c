@@ -36,11 +36,12 @@ const char *rdzv_phase_name(enum rdzv_phase_index phase)
 void rdzv_figures_print_head(const struct rdzv_setup *setup)
 {
     (void)printf("# %d nodes of %d ranks in %d client processes on this machine, one dpt-rdzv %s, "
-                 "cluster.timeout_s %g\n"
+                 "cluster.timeout_s %g, drain_s %g\n"
                  "# Times in ms from the begin of a phase, over the nodes. Server: its CPU time. "
                  "Messages without headers.\n",
                  setup->nodes, setup->ranks, setup->clients,
-                 setup->open ? "without keys" : "with keys", (double)setup->timeout_ms / 1000);
+                 setup->open ? "without keys" : "with keys", (double)setup->timeout_ms / 1000,
+                 (double)setup->drain_ms / 1000);
     rdzv_figures_print_columns();
 }
 
@@ -140,12 +141,12 @@ json_t *rdzv_figures_json(const struct rdzv_figures *figures)
     for (int i = 0; i < RDZV_PHASES; i++)
         (void)json_array_append_new(phases, phase_json(&figures->phases[i]));
     return json_pack(
-        "{s:s, s:i, s:i, s:i, s:i, s:b, s:f, s:o, s:{s:f, s:f, s:o, s:i, s:o}, s:I, s:I}", "bench",
-        "rdzv", "nodes", setup->nodes, "ranks_per_node", setup->ranks, "rack", setup->rack,
+        "{s:s, s:i, s:i, s:i, s:i, s:b, s:f, s:f, s:o, s:{s:f, s:f, s:o, s:i, s:o}, s:I, s:I}",
+        "bench", "rdzv", "nodes", setup->nodes, "ranks_per_node", setup->ranks, "rack", setup->rack,
         "clients", setup->clients, "keys", !setup->open, "timeout_s",
-        (double)setup->timeout_ms / 1000, "phases", phases, "steady", "seconds", s->seconds,
-        "server_cpu_percent", s->server_cpu_percent, "answer_ms", times_json(&s->answer_ms),
-        "answers", s->answers, "messages", counts_json(&s->counts), "server_peak_bytes",
-        (json_int_t)figures->peak_bytes, "server_steady_bytes",
-        (json_int_t)figures->resident_bytes);
+        (double)setup->timeout_ms / 1000, "drain_s", (double)setup->drain_ms / 1000, "phases",
+        phases, "steady", "seconds", s->seconds, "server_cpu_percent", s->server_cpu_percent,
+        "answer_ms", times_json(&s->answer_ms), "answers", s->answers, "messages",
+        counts_json(&s->counts), "server_peak_bytes", (json_int_t)figures->peak_bytes,
+        "server_steady_bytes", (json_int_t)figures->resident_bytes);
 }

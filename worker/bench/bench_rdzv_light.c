@@ -235,6 +235,7 @@ static Dpt__RunSpec spec_of(const struct rdzv_crowd *crowd, const struct light_r
     spec.min_nodes = (uint32_t)(run == crowd->runs ? run->n - crowd->setup.rack : run->n);
     spec.max_nodes = (uint32_t)run->n;
     spec.timeout_ms = (uint32_t)crowd->setup.timeout_ms;
+    spec.drain_ms = (uint32_t)crowd->setup.drain_ms;
     spec.max_restarts = UINT16_MAX;
     spec.max_world = (uint32_t)(run->n * crowd->setup.ranks);
     spec.config_digest = (char *)(uintptr_t) "bench";

@@ -145,7 +145,7 @@ static enum dpt_status compute_median(const struct problem *p, int repeats,
 static struct rdzv_costs costs_for(const struct rdzv_costs *costs, const struct rdzv_setup *setup)
 {
     struct rdzv_costs c = *costs;
-    const double beats = rdzv_beats_a_second(setup->timeout_ms, setup->nodes);
+    const double beats = rdzv_beats_a_second(setup->timeout_ms, setup->drain_ms, setup->nodes);
     for (int i = 0; i < RDZV_PHASES; i++) {
         c.phases[i].beats_a_second = beats;
         if (rdzv_beat_cores(&c.phases[i]) >= 1)
@@ -348,12 +348,15 @@ static json_t *costs_json(const struct rdzv_costs *costs)
 
 /* ---- the bench ---- */
 
-/* A rack that was given stays, but is at most half of the run. */
+/* A timeout and a rack that were given stay, but a rack is at most half of the run. */
 static struct rdzv_setup resized(const struct rdzv_setup *setup, int nodes)
 {
-    struct rdzv_setup s = *setup;
+    struct rdzv_setup s = *setup, usual = *setup;
+    rdzv_set_timing(&usual);
     const int run = rdzv_crowd_first_run(nodes, setup->ranks);
     s.nodes = nodes;
+    if (s.timeout_ms == usual.timeout_ms)
+        rdzv_set_timing(&s);
     s.clients = s.clients < nodes ? s.clients : nodes;
     if (s.rack == rdzv_rack_of(setup->nodes))
         s.rack = rdzv_rack_of(run);

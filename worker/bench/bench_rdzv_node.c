@@ -328,6 +328,7 @@ static Dpt__RunSpec spec_of(const struct rdzv_setup *setup)
     spec.min_nodes = (uint32_t)(setup->nodes - setup->rack);
     spec.max_nodes = (uint32_t)setup->nodes;
     spec.timeout_ms = (uint32_t)setup->timeout_ms;
+    spec.drain_ms = (uint32_t)setup->drain_ms;
     spec.max_restarts = UINT16_MAX;
     spec.max_world = (uint32_t)(setup->nodes * setup->ranks);
     spec.config_digest = (char *)(uintptr_t) "bench";
@@ -358,7 +359,7 @@ static enum dpt_status configure(struct rdzv_node *node, uint64_t incarnation, s
 static enum dpt_status start_node(struct rdzv_node *node, uint64_t incarnation, struct dpt_err *err)
 {
     const struct rdzv_setup *setup = &node->host->shared->setup;
-    const struct dpt_timing timing = dpt_timing_from(setup->timeout_ms, 0);
+    const struct dpt_timing timing = dpt_timing_from(setup->timeout_ms, setup->drain_ms);
     char id[16];
     (void)snprintf(id, sizeof id, "n%d", node->index);
     const struct dpt_agent_options options = {.run = run_name,

@@ -233,12 +233,27 @@ static void heartbeats_slow_a_phase_down(void **state)
     assert_near(rdzv_elapsed_us(&pace, 900, 0.5), 1200); /* 900 / (1 - 0.25) */
     pace.beats_a_second = 20000;
     assert_near(rdzv_beat_cores(&pace), 2);
-    assert_near(rdzv_beats_a_second(5000, 100), 1000);        /* T / 50 */
-    assert_near(rdzv_beats_a_second(5000, 250), 2500);        /* 125 ms: at the next heartbeat */
-    assert_near(rdzv_beats_a_second(5000, 2000), 2000 / 0.9); /* 1 s: nine heartbeats later */
+    assert_near(rdzv_beats_a_second(5000, 0, 100), 1000);        /* T / 50 */
+    assert_near(rdzv_beats_a_second(5000, 0, 250), 2500);        /* 125 ms: at the next heartbeat */
+    assert_near(rdzv_beats_a_second(5000, 0, 2000), 2000 / 0.9); /* 1 s: nine heartbeats later */
     /* 1.125 s, a quarter of the lease: */
-    assert_near(rdzv_beats_a_second(5000, 90000), 90000 / 1.1);
-    assert_near(rdzv_beats_a_second(60000, 333), 333.0 / 0.2); /* at most 0.2 s */
+    assert_near(rdzv_beats_a_second(5000, 0, 90000), 90000 / 1.1);
+    assert_near(rdzv_beats_a_second(60000, 0, 333), 333.0 / 0.2); /* at most 0.2 s */
+}
+
+/* A bench of many nodes sets the times that the server would ask for. */
+static void many_nodes_have_long_times(void **state)
+{
+    (void)state;
+    struct rdzv_setup setup = {.nodes = 1000};
+    rdzv_set_timing(&setup);
+    assert_int_equal(setup.timeout_ms, 5000);
+    assert_int_equal(setup.drain_ms, DPT_PROTO_DRAIN_MS_DEFAULT);
+    setup.nodes = 10000;
+    rdzv_set_timing(&setup);
+    assert_int_equal(setup.timeout_ms, 23000);
+    assert_int_equal(setup.drain_ms, 30000);
+    assert_near(rdzv_beats_a_second(setup.timeout_ms, setup.drain_ms, setup.nodes), 10000 / 4.8); /* 24 x 0.2 s */
 }
 
 static void answers_wait_for_those_before(void **state)
@@ -400,6 +415,7 @@ int main(void)
         cmocka_unit_test(check_counts_the_heartbeats_that_came),
         cmocka_unit_test(median_is_taken_in_each_phase),
         cmocka_unit_test(heartbeats_slow_a_phase_down),
+        cmocka_unit_test(many_nodes_have_long_times),
         cmocka_unit_test(answers_wait_for_those_before),
         cmocka_unit_test(many_nodes_make_several_runs),
         cmocka_unit_test(light_nodes_go_through_all_phases),

@@ -78,10 +78,10 @@ static void end(struct waiter *waiter)
 }
 
 /* The thread's line, without its head. */
-static void print(const struct waiter *waiter, int64_t time_ms, char ret[512])
+static void print(const struct waiter *waiter, int64_t answer_ms, int64_t time_ms, char ret[512])
 {
     char text[8192], head[64];
-    dpt_stacks_print(text, sizeof text, time_ms);
+    dpt_stacks_print(text, sizeof text, answer_ms, time_ms);
     (void)snprintf(head, sizeof head, "thread %d: ", (int)waiter->id);
     const char *line = strstr(text, head);
     if (line == NULL)
@@ -96,7 +96,7 @@ static void a_thread_answers(void **state)
     struct waiter waiter;
     char line[512];
     begin(&waiter, false);
-    print(&waiter, LONG_MS, line);
+    print(&waiter, LONG_MS, LONG_MS, line);
     assert_non_null(strstr(line, " < "));
     end(&waiter);
 }
@@ -107,7 +107,7 @@ static void a_thread_that_blocks_signals_is_not_asked(void **state)
     struct waiter waiter;
     char line[512];
     begin(&waiter, true);
-    print(&waiter, LONG_MS, line);
+    print(&waiter, LONG_MS, LONG_MS, line);
     assert_string_equal(line, "is not asked: it blocks signals");
     end(&waiter);
 }
@@ -118,7 +118,7 @@ static void no_thread_is_asked_after_the_time(void **state)
     struct waiter waiter;
     char line[512];
     begin(&waiter, false);
-    print(&waiter, 0, line);
+    print(&waiter, LONG_MS, 0, line);
     assert_string_equal(line, "is not asked: the time for the dump is over");
     end(&waiter);
 }
@@ -131,19 +131,19 @@ static void a_late_answer_spoils_no_later_one(void **state)
     char line[512];
     begin(&waiter, false);
     atomic_store(&late, waiter.id);
-    print(&waiter, LONG_MS, line);
+    print(&waiter, DPT_STACKS_ANSWER_MS, LONG_MS, line);
     assert_non_null(strstr(line, "does not answer"));
     begin(&other, false);
-    print(&other, LONG_MS, line);
+    print(&other, LONG_MS, LONG_MS, line);
     assert_non_null(strstr(line, "another thread has not completed its answer"));
     (void)sem_post(&late_may_go);
     while (sem_wait(&late_is_done) != 0) {
     }
     do /* the handler, which blocks the signal, is about to return */
-        print(&waiter, LONG_MS, line);
+        print(&waiter, LONG_MS, LONG_MS, line);
     while (strstr(line, "is not asked") != NULL);
     assert_non_null(strstr(line, " < "));
-    print(&other, LONG_MS, line);
+    print(&other, LONG_MS, LONG_MS, line);
     assert_non_null(strstr(line, " < "));
     end(&waiter);
     end(&other);

@@ -149,7 +149,7 @@ static void answer_dump(struct dpt_link *link, uint64_t dump)
     if (link->report.state.stacks_of == dump) /* only this thread changes it */
         return;
     if (dump != 0)
-        dpt_stacks_print(stacks, sizeof stacks, link->options.heartbeat_ms);
+        dpt_stacks_print(stacks, sizeof stacks, DPT_STACKS_ANSWER_MS, link->options.heartbeat_ms);
     (void)pthread_mutex_lock(&link->mutex);
     link->report.state.stacks_of = dump;
     memcpy(link->report.stacks, stacks, sizeof stacks);

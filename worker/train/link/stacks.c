@@ -20,8 +20,7 @@
 enum {
     FRAMES_MAX = 24,  /* of one thread */
     THREADS_MAX = 48, /* that are asked; further ones are left out */
-    SKIPPED = 2,      /* frames of the handler itself */
-    ANSWER_MS = 100
+    SKIPPED = 2       /* frames of the handler itself */
 };
 
 /* FREE --ask--> the thread that is asked --its handler--> WRITING --> DONE. When the time is over,
@@ -83,7 +82,7 @@ static void await_answer(int64_t until_ms)
 }
 
 /* Fills asked.frames and returns NULL; otherwise why the thread has no stack. */
-static const char *ask_thread(pid_t thread, int64_t end_ms)
+static const char *ask_thread(pid_t thread, int64_t answer_ms, int64_t end_ms)
 {
     const int64_t now_ms = dpt_now_ms();
     pid_t expected = DONE;
@@ -96,7 +95,7 @@ static const char *ask_thread(pid_t thread, int64_t end_ms)
     if (!atomic_compare_exchange_strong(&asked.state, &expected, thread))
         return "is not asked: another thread has not completed its answer";
     if (syscall(SYS_tgkill, getpid(), thread, SIGUSR2) == 0)
-        await_answer(now_ms + ANSWER_MS < end_ms ? now_ms + ANSWER_MS : end_ms);
+        await_answer(answer_ms < end_ms - now_ms ? now_ms + answer_ms : end_ms);
     expected = thread; /* no answer, or it has just ended */
     (void)atomic_compare_exchange_strong(&asked.state, &expected, FREE);
     return atomic_load(&asked.state) == DONE ? NULL
@@ -156,13 +155,13 @@ static void add_frames(struct text *text)
     free(symbols);
 }
 
-static void add_thread(struct text *text, pid_t thread, int64_t end_ms)
+static void add_thread(struct text *text, pid_t thread, int64_t answer_ms, int64_t end_ms)
 {
     char head[64];
     (void)snprintf(head, sizeof head, "thread %d%s: ", (int)thread,
                    thread == getpid() ? " (main)" : "");
     append_word(text, head);
-    const char *why = ask_thread(thread, end_ms);
+    const char *why = ask_thread(thread, answer_ms, end_ms);
     if (why == NULL)
         add_frames(text);
     else
@@ -170,7 +169,7 @@ static void add_thread(struct text *text, pid_t thread, int64_t end_ms)
     append_word(text, "\n");
 }
 
-void dpt_stacks_print(char *ret, size_t bytes, int64_t time_ms)
+void dpt_stacks_print(char *ret, size_t bytes, int64_t answer_ms, int64_t time_ms)
 {
     const int64_t end_ms = dpt_now_ms() + time_ms;
     struct text text = {.at = ret, .left = bytes};
@@ -185,7 +184,7 @@ void dpt_stacks_print(char *ret, size_t bytes, int64_t time_ms)
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
         const pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
         if (thread > 0 && thread != own && n++ < THREADS_MAX)
-            add_thread(&text, thread, end_ms);
+            add_thread(&text, thread, answer_ms, end_ms);
     }
     (void)closedir(dir);
 }

@@ -13,9 +13,11 @@
  * start of the process. */
 void dpt_stacks_prepare(void);
 
+enum { DPT_STACKS_ANSWER_MS = 100 }; /* a thread that runs answers in far less */
+
 /* Writes a line for each thread but the caller: "thread 17 (main): step_forward+0x1f < …", cut to
- * `bytes`. A thread that does not answer within 100 ms, that blocks the signal, or that `time_ms`
- * leaves no time for, has a line that says so. One caller at a time. */
-void dpt_stacks_print(char *ret, size_t bytes, int64_t time_ms);
+ * `bytes`. A thread that does not answer within `answer_ms`, that blocks the signal, or that
+ * `time_ms` leaves no time for, has a line that says so. One caller at a time. */
+void dpt_stacks_print(char *ret, size_t bytes, int64_t answer_ms, int64_t time_ms);
 
 #endif
