@@ -68,6 +68,8 @@ class Schema:
             return varint(number << 3 | wire) + struct.pack(form, value)
         if kind in self.enums:
             value = self.enums[kind][value]
+        if kind in ("sint32", "sint64"):  # 0, -1, 1, -2, ... are 0, 1, 2, 3, ...
+            value = 2 * value if value >= 0 else -2 * value - 1
         return varint(number << 3) + varint(int(value) & (1 << 64) - 1)
 
     def decode(self, name, data):
@@ -101,6 +103,8 @@ class Schema:
             return bool(value)
         if kind in ("float", "double"):
             return struct.unpack("<f" if kind == "float" else "<d", value)[0]
+        if kind in ("sint32", "sint64"):
+            return -(value >> 1) - 1 if value & 1 else value >> 1
         return value - (1 << 64) if kind in ("int32", "int64") and value >> 63 else value
 
 

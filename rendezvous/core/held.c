@@ -229,11 +229,15 @@ unsigned dpt_rdzv_admitted_groups(const struct run *run)
     static const unsigned more[] = {GROUP_LEAVING, GROUP_EXCLUDED};
     const uint32_t wanted = dpt_rdzv_min_nodes(run);
     unsigned groups = GROUP_STAYING;
-    if (count_reported(run, groups) < wanted)
+    uint32_t nodes = count_reported(run, groups);
+    if (nodes < wanted) {
         groups |= GROUP_EXCLUDED;
-    const uint32_t nodes = count_reported(run, groups);
+        nodes = count_reported(run, groups);
+    }
     if (nodes == 0 || nodes < wanted)
         return 0;
+    if (nodes == count_reported(run, GROUP_ALL)) /* nobody else holds anything */
+        return groups;
     const struct holders holders = find_holders(run, groups);
     const int64_t all_hold = dpt_rdzv_step_held(run, GROUP_ALL);
     if (all_hold <= holders.newest.step || all_hold <= newest_loadable_checkpoint(&holders))

@@ -121,7 +121,7 @@ static Dpt__ServerState *new_node_state(const struct run *run, const struct node
     return state;
 }
 
-static void answer_node(struct run *run, const struct node *node)
+static void answer_node(struct run *run, struct node *node)
 {
     const struct plan *plan = &run->plan;
     const bool placed =
@@ -153,12 +153,27 @@ static void answer_node(struct run *run, const struct node *node)
             return;
     }
     dpt_outbox_send(&run->core->out, node->link.conn, state);
+    node->link.answered_ms = run->core->now_ms;
+}
+
+/* While a generation forms, each node reports several times, and the next order answers it. So a
+ * node that has been answered within a heartbeat is not answered: that saves a third of all
+ * messages. If it lacks that answer, it asks again at its next heartbeat. */
+static bool is_answer_needed(const struct run *run, const struct node *node)
+{
+    const bool forms =
+        run->phase == DPT_RDZV_PREPARING || run->phase == DPT_RDZV_PLANNED ||
+        (run->phase == DPT_RDZV_RUNNING && run->plan.n_running < (int)run->plan.world_size);
+    return !forms || node->link.answered_ms < 0 ||
+           run->core->now_ms - node->link.answered_ms >= dpt_rdzv_beat_ms(run);
 }
 
 void dpt_rdzv_answer_nodes(struct run *run)
 {
-    if (run->speaker != NULL && !run->changed && run->speaker->link.conn != 0)
-        answer_node(run, run->speaker);
+    struct node *speaker = run->speaker;
+    if (speaker != NULL && !run->changed && speaker->link.conn != 0 &&
+        is_answer_needed(run, speaker))
+        answer_node(run, speaker);
     for (size_t i = 0; run->changed && i < run->n_nodes; i++)
         if (run->nodes[i]->link.conn != 0)
             answer_node(run, run->nodes[i]);

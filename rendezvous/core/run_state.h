@@ -58,31 +58,31 @@ struct rank_work {
  * Every member but `place` concerns process `spawn`. The next process of this local rank starts
  * with zeroed members. */
 struct rank {
+    /* A plan's search reads these of all ranks: they share two cache lines. */
     struct node *node;
     uint32_t spawn;
     Dpt__RankPhase phase;
-    uint64_t generation; /* generation of `phase` */
-    char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
-    int64_t step_applied, outcome_step, checkpoint_step, grant_step;
-    uint8_t *outcome; /* owned; the outcome of outcome_step, while QUIESCED */
+    uint64_t generation;  /* generation of `phase` */
+    int64_t step_applied; /* at heard_ms, as all that the rank reports */
+    int64_t outcome_step;
     size_t outcome_bytes;
-    struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
-    bool pending[DPT_PROTO_SHARDS_MAX]; /* shards[i] was filled for pending_generation */
-    int n_shards;                       /* 0: the rank holds the whole state */
-    bool gradient;
-    uint64_t pending_generation, ran_generation;
-    bool rebuilding;
-    uint64_t failed_generation;
-    int32_t suspect; /* rank of the plan whose data connection broke; -1: none */
-    bool busy;
-    int64_t step_ms_median;
-    int64_t heard_ms;         /* when its agent last heard the process */
-    struct rank_work work;    /* at heard_ms */
     uint64_t asked;           /* newest PREPARE for which the server waits for a report */
     uint64_t plan_generation; /* newest plan with a place for it; 0: none */
     int32_t plan_rank;        /* its rank in that plan */
-    int32_t reported_rank;    /* its rank as its agent reports it, to adopt a plan */
     int32_t place; /* its place in the newest plan, also of an earlier process; -1: none */
+    uint64_t pending_generation, ran_generation, failed_generation;
+    int32_t suspect;  /* rank of the plan whose data connection broke; -1: none */
+    int32_t n_shards; /* 0: the rank holds the whole state */
+    bool gradient, rebuilding, busy;
+    bool pending[DPT_PROTO_SHARDS_MAX]; /* shards[i] was filled for pending_generation */
+    struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
+    /* ---- */
+    uint8_t *outcome; /* owned; the outcome of outcome_step, while QUIESCED */
+    char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
+    int64_t checkpoint_step, grant_step, step_ms_median;
+    int64_t heard_ms;      /* when its agent last heard the process */
+    struct rank_work work; /* at heard_ms */
+    int32_t reported_rank; /* its rank as its agent reports it, to adopt a plan */
 };
 
 /* Lists of nodes of a run. Each event moves a node in constant time. */
@@ -103,6 +103,7 @@ struct link {
     uint64_t conn;         /* 0: broken */
     uint64_t counter_seen; /* counter of the last message taken */
     int64_t heard_ms;
+    int64_t answered_ms;       /* last message to it on this connection; < 0: none */
     int64_t broken_ms;         /* when the connection broke; < 0: not broken */
     int64_t spoken_ms;         /* time since the last PREPARE in which the node was heard */
     int64_t heard_listened_ms; /* heard_ms on the clock of dpt_rdzv_listened_ms */

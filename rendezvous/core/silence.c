@@ -179,7 +179,9 @@ int64_t dpt_rdzv_silence_due_ms(const struct run *run, int64_t latest_ms)
     for (const struct node *node = membership->lists[LIST_BROKEN].first; node != NULL;
          node = node->hooks[LIST_BROKEN].after) {
         const int64_t grace_ms = grace_end_ms(node);
-        if (grace_ms < due_ms && (!node->link.reported_broken || dpt_rdzv_is_loss_confirmed(node)))
+        if (grace_ms >= due_ms) /* the list is in the order of breaks */
+            break;
+        if (!node->link.reported_broken || dpt_rdzv_is_loss_confirmed(node))
             due_ms = grace_ms;
     }
     return due_ms;

@@ -152,6 +152,7 @@ void dpt_rdzv_set_conn(struct node *node, uint64_t conn)
     if (node->link.conn != 0)
         dpt_rdzv_index_remove(&core->conns, node->link.conn, node);
     node->link.conn = conn;
+    node->link.answered_ms = -1;
     if (conn != 0 && !dpt_rdzv_index_add(&core->conns, conn, node))
         core->out.no_memory = true;
 }

@@ -22,7 +22,10 @@
 #include <zmq.h>
 
 /* Messages of usual size are decoded in memory of the server, without an allocation. */
-enum { DECODE_BYTES = 1024 * 1024 };
+enum {
+    DECODE_BYTES = 1024 * 1024,
+    EVENTS_OF_RANDOM = 16 /* 256 bytes: getrandom(2) gives as many in one piece */
+};
 
 enum {
     LINGER_MS = 500,
@@ -49,6 +52,8 @@ struct dpt_server {
     uint64_t failed[DPT_SERVER_FAILED_MAX]; /* connections on which a send has failed */
     size_t n_failed;
     struct dpt_log_bound malformed;
+    uint8_t random[EVENTS_OF_RANDOM][DPT_PROTO_NONCE_BYTES]; /* the first n_random are unused */
+    size_t n_random;
     _Alignas(max_align_t) unsigned char decode_memory[DECODE_BYTES];
 };
 
@@ -103,14 +108,26 @@ static enum dpt_status end_turn(struct dpt_server *server, struct dpt_err *err)
     return DPT_OK;
 }
 
+/* The random bytes of one event. One call of the kernel draws those of many. */
+static enum dpt_status draw_random(struct dpt_server *server, uint8_t ret[DPT_PROTO_NONCE_BYTES],
+                                   struct dpt_err *err)
+{
+    if (server->n_random == 0) {
+        if (getrandom(server->random, sizeof server->random, 0) != sizeof server->random)
+            return dpt_fail_errno(err, errno, "draw a plan's nonce");
+        server->n_random = EVENTS_OF_RANDOM;
+    }
+    memcpy(ret, server->random[--server->n_random], DPT_PROTO_NONCE_BYTES);
+    return DPT_OK;
+}
+
 /* Steps the core and carries out its output. */
 static enum dpt_status step_core(struct dpt_server *server, struct dpt_rdzv_event event,
                                  struct dpt_err *err)
 {
     struct dpt_rdzv_output out;
     event.now_ms = dpt_now_ms();
-    if (getrandom(event.random, sizeof event.random, 0) != sizeof event.random)
-        return dpt_fail_errno(err, errno, "draw a plan's nonce");
+    DPT_TRY(draw_random(server, event.random, err));
     DPT_TRY(dpt_rdzv_step(server->core, &event, &out, err));
     server->n_steps++;
     DPT_TRY(dpt_turn_add(&server->turn, &out, err));

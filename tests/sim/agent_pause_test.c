@@ -71,8 +71,71 @@ static void test_news_do_not_wait_for_the_pause(void **state)
     b->rank.failed_generation = 1;
     bench_rank(b, 0, RANK(RUNNING), 1);
     assert_true(b->said);
-    bench_server(b, SERVER(PREPARE), 2);
+}
+
+/* The first rank's word ends the generation. */
+static void test_one_rank_reports_the_failure(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->rank.failed_generation = 1;
+    bench_rank(b, 0, RANK(RUNNING), 1);
     assert_true(b->said);
+    bench_rank(b, 1, RANK(RUNNING), 1);
+    assert_false(b->said);
+    bench_server(b, SERVER(PREPARE), 2);
+    assert_false(b->said); /* the ranks will say that they have stopped */
+    bench_ranks(b, RANK(QUIESCED), 2);
+    assert_true(b->said);
+    assert_int_equal(b->out.to_server->ranks[1]->failed_generation, 1);
+}
+
+/* A server of many nodes hears with the heartbeat that the ranks run, another one at once. */
+static void test_go_waits_for_the_pause_of_many_nodes(void **state)
+{
+    struct bench *b = *state;
+    for (int64_t pause_ms = 0; pause_ms <= 1000; pause_ms += 1000) {
+        const uint64_t generation = pause_ms == 0 ? 2 : 3;
+        if (pause_ms == 0)
+            bench_run(b);
+        b->server.heartbeat_ms = (uint32_t)pause_ms;
+        bench_server(b, SERVER(PREPARE), generation);
+        bench_ranks(b, RANK(QUIESCED), generation);
+        bench_plan_of(b, generation, 1);
+        bench_ranks(b, RANK(READY), generation);
+        assert_true(b->said);
+        bench_server(b, SERVER(RUNNING), generation);
+        bench_ranks(b, RANK(RUNNING), generation);
+        assert_int_equal(b->said, pause_ms == 0);
+    }
+    bench_pass(b, 2000);
+    assert_int_equal(b->phase[0], RANK(RUNNING));
+    assert_int_equal(b->phase[1], RANK(RUNNING));
+}
+
+/* The heartbeat after a report is left out; the one after that comes at its time. */
+static void test_report_replaces_the_next_heartbeat(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.heartbeat_ms = 1000;
+    bench_server(b, SERVER(RUNNING), 1);
+    bench_pass(b, 1100); /* a heartbeat, and the next one comes within a second */
+    uint64_t before = b->agent_counter;
+    for (int passed_ms = 0; b->agent_counter == before; passed_ms += 100) {
+        assert_true(passed_ms <= 1000);
+        bench_pass(b, 100);
+    }
+    bench_ranks(b, RANK(RUNNING), 1);
+    bench_pass(b, 700);
+    before = b->agent_counter;
+    b->rank.busy = true;
+    bench_rank(b, 0, RANK(RUNNING), 1);
+    assert_int_equal(b->agent_counter, before + 1);
+    bench_pass(b, 900);
+    assert_int_equal(b->agent_counter, before + 1);
+    bench_pass(b, 600);
+    assert_int_equal(b->agent_counter, before + 2);
 }
 
 /* The last rank that moves reports for all; a heartbeat reports the moves of those that wait for a
@@ -138,6 +201,23 @@ static void test_one_rank_reports_the_outcome(void **state)
     assert_int_equal(outcome_bytes(b, 1), sizeof outcome);
 }
 
+/* Ranks that broke off for the same reason: only the first has its text. */
+static void test_one_rank_reports_the_text(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->rank.failed_generation = 1;
+    b->rank.text = (char *)"the connection ended";
+    bench_ranks(b, RANK(RUNNING), 1);
+    bench_pass(b, 100);
+    assert_string_equal(b->text[0], "the connection ended");
+    assert_string_equal(b->text[1], "");
+    b->rank.text = (char *)"another reason";
+    bench_rank(b, 1, RANK(RUNNING), 1);
+    bench_pass(b, 100);
+    assert_string_equal(b->text[1], "another reason");
+}
+
 static void test_other_outcome_is_reported_too(void **state)
 {
     struct bench *b = *state;
@@ -161,9 +241,13 @@ int main(void)
         CASE(test_silent_server_is_asked_less_often),
         CASE(test_pause_is_at_most_a_quarter_of_the_lease),
         CASE(test_news_do_not_wait_for_the_pause),
+        CASE(test_one_rank_reports_the_failure),
+        CASE(test_go_waits_for_the_pause_of_many_nodes),
+        CASE(test_report_replaces_the_next_heartbeat),
         CASE(test_ranks_of_a_node_report_together),
         CASE(test_dead_rank_does_not_follow),
         CASE(test_one_rank_reports_the_outcome),
+        CASE(test_one_rank_reports_the_text),
         CASE(test_other_outcome_is_reported_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -65,7 +65,7 @@ static const struct scenario scenarios[] = {
      .machines = 2,
      .min_nodes = 2,
      .n_faults = 1,
-     .faults = {{.at_ms = 11750, .kind = FAULT_KILL_RANK, .machine = 0}}},
+     .faults = {{.at_ms = 11660, .kind = FAULT_KILL_RANK, .machine = 0}}},
     /* The control connection alone. */
     {.name = "refused",
      .machines = 2,

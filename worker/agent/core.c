@@ -142,17 +142,21 @@ static int64_t pause_ms(const struct dpt_agent *agent)
     if (agent->stage == STAGE_JOINED)
         return agent->server.pause_ms;
     const int64_t silent_ms = agent->now_ms - agent->server.contact_ms;
-    return silent_ms / 2 < timing->lease_ms / 4 ? silent_ms / 2 : timing->lease_ms / 4;
+    return silent_ms < timing->lease_ms / 4 ? silent_ms : timing->lease_ms / 4;
 }
 
-/* At a heartbeat: true if a message to the server is due. */
+/* At a heartbeat: true if a message to the server is due. One that a report has just preceded is
+ * left out; the next ones keep their moments, so that nodes which report together do not go on to
+ * send together. */
 static bool is_server_beat_due(struct dpt_agent *agent)
 {
     struct agent_server *server = &agent->server;
+    const int64_t sent_ms = agent->lease.sent_ms[server->counter % SENT_MAX];
+    const int64_t pause = pause_ms(agent);
     if (agent->now_ms < server->beat_ms)
         return false;
-    server->beat_ms = agent->now_ms + pause_ms(agent) - agent->timing.heartbeat_ms;
-    return true;
+    server->beat_ms = agent->now_ms + pause - agent->timing.heartbeat_ms;
+    return agent->now_ms - sent_ms >= pause / 2;
 }
 
 static void fill_output(struct dpt_agent *agent, bool beat, struct dpt_agent_output *ret)

@@ -1,6 +1,8 @@
 /* The messages of this node to its ranks and to the server. */
 #include "worker/agent/core_state.h"
 
+#include <string.h>
+
 /* ---- to a rank ---- */
 
 static Dpt__RankCommand command_for(const struct dpt_agent *agent, uint32_t local_rank)
@@ -74,21 +76,30 @@ static Dpt__RankState *rank_state_for_server(struct dpt_agent *agent, uint32_t l
     return state;
 }
 
-/* One rank reports an outcome for all ranks of the node that have the same one. */
-static Dpt__RankState *without_second_outcome(struct dpt_agent *agent, Dpt__RankState *state)
+/* Of the ranks of the node that have the same outcome, or the same error, only the first reports
+ * it. */
+static Dpt__RankState *without_repetition(struct dpt_agent *agent, Dpt__RankState *state)
 {
-    const struct agent_outputs *out = &agent->out;
+    struct agent_outputs *out = &agent->out;
+    bool outcome = false, text = false;
     for (uint32_t i = 0; i < state->local_rank; i++) {
         const Dpt__RankState *other = out->to_server_ranks[i];
-        if (state->outcome.len == 0 || other->outcome.len == 0 || other->phase != state->phase ||
-            other->generation != state->generation || other->outcome_step != state->outcome_step)
+        if (other->phase != state->phase || other->generation != state->generation)
             continue;
-        Dpt__RankState *copy = &agent->out.without_outcome[state->local_rank];
-        *copy = *state;
-        copy->outcome.len = 0;
-        return copy;
+        outcome = outcome || (state->outcome.len > 0 && other->outcome.len > 0 &&
+                              other->outcome_step == state->outcome_step);
+        text = text || (state->text[0] != '\0' && strcmp(other->text, state->text) == 0 &&
+                        other->failed_generation == state->failed_generation);
     }
-    return state;
+    if (!outcome && !text)
+        return state;
+    Dpt__RankState *copy = &out->without_repetition[state->local_rank];
+    *copy = *state;
+    if (outcome)
+        copy->outcome.len = 0;
+    if (text)
+        copy->text = out->no_text;
+    return copy;
 }
 
 static void add_health(struct dpt_agent *agent, Dpt__AgentState *state)
@@ -135,7 +146,7 @@ static void add_configured_state(struct dpt_agent *agent, Dpt__AgentState *state
     state->ranks = agent->out.to_server_ranks;
     for (uint32_t i = 0; i < agent->n_ranks && agent->ranks[i].spawn > 0; i++)
         agent->out.to_server_ranks[state->n_ranks++] =
-            without_second_outcome(agent, rank_state_for_server(agent, i));
+            without_repetition(agent, rank_state_for_server(agent, i));
 }
 
 const Dpt__AgentState *dpt_agent_make_state(struct dpt_agent *agent)

@@ -36,7 +36,6 @@ static void spawn_process(struct dpt_agent *agent, uint32_t local_rank)
     rank->life = LIFE_UP;
     rank->judged_ms = rank->report_ms = agent->now_ms;
     rank->has_news = true;
-    agent->out.server_due = true;
     dpt_agent_act(agent, &(struct dpt_agent_action){.kind = DPT_AGENT_ACTION_SPAWN,
                                                     .local_rank = local_rank,
                                                     .spawn = rank->spawn,
@@ -301,12 +300,21 @@ static bool has_moved(const Dpt__RankState *old, const Dpt__RankState *new)
     return old->phase != new->phase || old->generation != new->generation;
 }
 
+/* One rank's word ends the generation; the next message has the reports of the others. */
+static bool tells_failure(const struct dpt_agent *agent, const Dpt__RankState *old,
+                          const Dpt__RankState *new)
+{
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        if (agent->ranks[i].report.state.failed_generation == new->failed_generation)
+            return false;
+    return old->failed_generation != new->failed_generation;
+}
+
 static bool says_more(const Dpt__RankState *old, const Dpt__RankState *new)
 {
-    return old->failed_generation != new->failed_generation || old->grant_step != new->grant_step ||
-           old->busy != new->busy || old->rescued_step != new->rescued_step ||
-           old->rescue_failed != new->rescue_failed || old->stacks_of != new->stacks_of ||
-           old->unsaved_step != new->unsaved_step ||
+    return old->grant_step != new->grant_step || old->busy != new->busy ||
+           old->rescued_step != new->rescued_step || old->rescue_failed != new->rescue_failed ||
+           old->stacks_of != new->stacks_of || old->unsaved_step != new->unsaved_step ||
            old->unsaved_generation != new->unsaved_generation;
 }
 
@@ -324,15 +332,24 @@ static bool is_followed(const struct dpt_agent *agent, const struct agent_rank *
     return false;
 }
 
+/* A server of many nodes, which wants long pauses, hears with the next heartbeat that a rank runs:
+ * only the next step boundary waits for that. */
+static bool may_wait(const struct dpt_agent *agent, const Dpt__RankState *new)
+{
+    return new->phase == DPT__RANK_PHASE__RANK_RUNNING &&
+           agent->server.pause_ms > agent->timing.heartbeat_ms;
+}
+
 /* The server waits for all ranks of a node, so the last one that moves reports for all. With eight
  * ranks a formation then takes an eighth of the messages. If a rank does not follow, the next
  * heartbeat has the moves of the others. */
 static void note_news(struct dpt_agent *agent, struct agent_rank *rank, const Dpt__RankState *new)
 {
     const Dpt__RankState *old = &rank->report.state;
-    const bool more = says_more(old, new), moved = has_moved(old, new);
+    const bool more = says_more(old, new) || tells_failure(agent, old, new);
+    const bool moved = has_moved(old, new);
     rank->has_news = rank->has_news || more || moved;
-    if (more || (moved && !is_followed(agent, rank)))
+    if (more || (moved && !may_wait(agent, new) && !is_followed(agent, rank)))
         agent->out.server_due = true;
 }
 

@@ -23,7 +23,6 @@ static void take_prepare(struct dpt_agent *agent, const Dpt__ServerState *messag
     gen->order = message->soft ? ORDER_PREPARE_SOFT : ORDER_PREPARE;
     if (!message->soft)
         dpt_agent_drop_plan(agent);
-    agent->out.server_due = true;
     dpt_agent_tell_ranks(agent);
 }
 
@@ -53,7 +52,6 @@ static void take_plan(struct dpt_agent *agent, const Dpt__ServerState *message)
     }
     gen->order = ORDER_PLAN;
     gen->plan_ms = agent->now_ms;
-    agent->out.server_due = true;
     dpt_agent_tell_ranks(agent);
 }
 

@@ -199,7 +199,8 @@ struct agent_outputs {
     Dpt__Stamp stamp;
     Dpt__NodeHealth health;
     Dpt__RankState *to_server_ranks[DPT_PROTO_RANKS_MAX];
-    Dpt__RankState without_outcome[DPT_PROTO_RANKS_MAX]; /* copies of reports */
+    Dpt__RankState without_repetition[DPT_PROTO_RANKS_MAX]; /* copies of reports */
+    char no_text[1];                                        /* "" */
 };
 
 struct dpt_agent {

@@ -30,6 +30,7 @@ struct swarm {
     struct rdzv_host host;
     struct rdzv_range range;
     struct slot *slots; /* (range.n) */
+    int64_t *due_ms;    /* (range.n) when the node wants its tick; INT64_MAX: it is not there */
     int epoll, command_fd;
     int to_connect; /* nodes that are still to be connected, the last ones of the range */
     bool ended;
@@ -54,11 +55,13 @@ static void remove_watches(const struct swarm *swarm, struct slot *slot)
     }
 }
 
-/* A client that replaces its socket has other descriptors. */
-static enum dpt_status watch_node(struct swarm *swarm, uint32_t place, struct dpt_err *err)
+/* After each call of the node: its due time, and the descriptors of a client that has replaced its
+ * socket. */
+static enum dpt_status follow_node(struct swarm *swarm, uint32_t place, struct dpt_err *err)
 {
     struct slot *slot = &swarm->slots[place];
     int fds[DPT_CLIENT_FDS];
+    swarm->due_ms[place] = rdzv_node_due_ms(slot->node);
     dpt_client_fds(rdzv_node_connection(slot->node), fds);
     if (memcmp(fds, slot->fds, sizeof fds) == 0)
         return DPT_OK;
@@ -80,13 +83,14 @@ static enum dpt_status start_slot(struct swarm *swarm, uint32_t place, bool read
     struct slot *slot = &swarm->slots[place];
     DPT_TRY(rdzv_node_create(&swarm->host, swarm->range.first + (int)place, ++slot->incarnation,
                              ready, &slot->node, err));
-    return watch_node(swarm, place, err);
+    return follow_node(swarm, place, err);
 }
 
-static void lose_slot(const struct swarm *swarm, struct slot *slot)
+static void lose_slot(struct swarm *swarm, int place)
 {
-    remove_watches(swarm, slot);
-    rdzv_node_destroy(&slot->node);
+    remove_watches(swarm, &swarm->slots[place]);
+    rdzv_node_destroy(&swarm->slots[place].node);
+    swarm->due_ms[place] = INT64_MAX;
 }
 
 /* Each rank of a node that stays names one lost node; together they name all. */
@@ -97,14 +101,14 @@ static enum dpt_status lose_nodes(struct swarm *swarm, const struct rdzv_command
     for (int i = 0; i < swarm->range.n; i++) {
         const int node = swarm->range.first + i;
         if (node >= command->first && node < command->first + command->count)
-            lose_slot(swarm, &swarm->slots[i]);
+            lose_slot(swarm, i);
     }
     for (int i = 0; i < swarm->range.n; i++) {
         if (swarm->slots[i].node == NULL)
             continue;
         const int32_t suspect = lost[(swarm->range.first + i) % command->count].first_rank;
         DPT_TRY(rdzv_node_break(swarm->slots[i].node, suspect, err));
-        DPT_TRY(watch_node(swarm, (uint32_t)i, err));
+        DPT_TRY(follow_node(swarm, (uint32_t)i, err));
     }
     return DPT_OK;
 }
@@ -133,7 +137,7 @@ static enum dpt_status make_all_ready(struct swarm *swarm, struct dpt_err *err)
 {
     for (int i = 0; i < swarm->range.n; i++) {
         DPT_TRY(rdzv_node_make_ready(swarm->slots[i].node, err));
-        DPT_TRY(watch_node(swarm, (uint32_t)i, err));
+        DPT_TRY(follow_node(swarm, (uint32_t)i, err));
     }
     return DPT_OK;
 }
@@ -169,8 +173,8 @@ static int64_t next_due_ms(const struct swarm *swarm, int64_t now_ms)
 {
     int64_t due_ms = now_ms + IDLE_MS;
     for (int i = 0; i < swarm->range.n; i++)
-        if (swarm->slots[i].node != NULL && rdzv_node_due_ms(swarm->slots[i].node) < due_ms)
-            due_ms = rdzv_node_due_ms(swarm->slots[i].node);
+        if (swarm->due_ms[i] < due_ms)
+            due_ms = swarm->due_ms[i];
     return due_ms;
 }
 
@@ -178,11 +182,10 @@ static enum dpt_status tick_nodes(struct swarm *swarm, struct dpt_err *err)
 {
     const int64_t now_ms = dpt_now_ms();
     for (int i = 0; i < swarm->range.n; i++) {
-        struct rdzv_node *node = swarm->slots[i].node;
-        if (node == NULL || rdzv_node_due_ms(node) > now_ms)
+        if (swarm->due_ms[i] > now_ms)
             continue;
-        DPT_TRY(rdzv_node_tick(node, err));
-        DPT_TRY(watch_node(swarm, (uint32_t)i, err));
+        DPT_TRY(rdzv_node_tick(swarm->slots[i].node, err));
+        DPT_TRY(follow_node(swarm, (uint32_t)i, err));
     }
     return DPT_OK;
 }
@@ -202,7 +205,7 @@ static enum dpt_status do_turn(struct swarm *swarm, struct dpt_err *err)
         if (place == commands_place || swarm->slots[place].node == NULL)
             continue;
         DPT_TRY(rdzv_node_read(swarm->slots[place].node, err));
-        DPT_TRY(watch_node(swarm, place, err));
+        DPT_TRY(follow_node(swarm, place, err));
     }
     if (commanded)
         DPT_TRY(take_command(swarm, err));
@@ -213,11 +216,14 @@ static enum dpt_status do_turn(struct swarm *swarm, struct dpt_err *err)
 static enum dpt_status open_swarm(struct swarm *swarm, struct dpt_err *err)
 {
     swarm->slots = calloc((size_t)swarm->range.n, sizeof *swarm->slots);
+    swarm->due_ms = malloc((size_t)swarm->range.n * sizeof *swarm->due_ms);
     swarm->host.buffer = malloc(DPT_MESSAGE_BYTES_MAX);
-    if (swarm->slots == NULL || swarm->host.buffer == NULL)
+    if (swarm->slots == NULL || swarm->due_ms == NULL || swarm->host.buffer == NULL)
         return dpt_fail_nomem(err, "%d nodes", swarm->range.n);
     for (int i = 0; i < swarm->range.n; i++)
         memset(swarm->slots[i].fds, 0xff, sizeof swarm->slots[i].fds);
+    for (int i = 0; i < swarm->range.n; i++)
+        swarm->due_ms[i] = INT64_MAX;
     swarm->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (swarm->epoll < 0)
         return dpt_fail_errno(err, errno, "watch connections");
@@ -231,12 +237,13 @@ static enum dpt_status open_swarm(struct swarm *swarm, struct dpt_err *err)
 
 static void close_swarm(struct swarm *swarm)
 {
-    for (int i = 0; swarm->slots != NULL && i < swarm->range.n; i++)
-        lose_slot(swarm, &swarm->slots[i]);
+    for (int i = 0; swarm->slots != NULL && swarm->due_ms != NULL && i < swarm->range.n; i++)
+        lose_slot(swarm, i);
     dpt_client_group_destroy(&swarm->host.group);
     if (swarm->epoll >= 0)
         (void)close(swarm->epoll);
     free(swarm->host.buffer);
+    free(swarm->due_ms);
     free(swarm->slots);
 }
 

@@ -29,6 +29,7 @@ static void fill(void)
     dpt__rank_activity__init(&activity);
     dpt__rank_status__init(&rank);
     rank.node = (char *)"b";
+    rank.host_name = (char *)"a-host-of-many";
     rank.plan_rank = -1;
     rank.step_applied = -1;
     rank.activity = &activity;
@@ -78,7 +79,7 @@ static const char *refused(struct dpt_err *err)
         fill();                                                                                    \
         member = (value);                                                                          \
         if (!strstr(refused(&err), "'" field "'"))                                                 \
-            fail_msg("%s = %s is not refused", #member, #value);                                   \
+            fail_msg("%s = %s is not refused: %s", #member, #value, err.text);                     \
     } while (0)
 
 static void whole_status_is_taken(void **unused)

@@ -253,7 +253,8 @@ static void many_nodes_have_long_times(void **state)
     rdzv_set_timing(&setup);
     assert_int_equal(setup.timeout_ms, 23000);
     assert_int_equal(setup.drain_ms, 30000);
-    assert_near(rdzv_beats_a_second(setup.timeout_ms, setup.drain_ms, setup.nodes), 10000 / 4.8); /* 24 x 0.2 s */
+    assert_near(rdzv_beats_a_second(setup.timeout_ms, setup.drain_ms, setup.nodes),
+                10000 / 4.8); /* 24 x 0.2 s */
 }
 
 static void answers_wait_for_those_before(void **state)
@@ -324,7 +325,9 @@ static void light_nodes_go_through_all_phases(void **state)
     assert_int_equal(phase.world, 2 * NODES);
     assert_int_equal(phase.generations, 1);
     assert_int_equal(phase.counts.sent, 4 * NODES * REPORTS);
-    assert_true(phase.counts.received >= phase.counts.sent && phase.counts.beats == 0);
+    /* At least a message of each change; the reports between have no answer of their own. */
+    assert_true(phase.counts.received >= 4 * NODES && phase.counts.received < phase.counts.sent);
+    assert_int_equal(phase.counts.beats, 0);
     least_ms = (double)(phase.counts.sent + phase.counts.received);
     assert_true(phase.server_cpu_ms >= least_ms && phase.server_cpu_ms < 1.5 * least_ms);
 
