@@ -5,13 +5,15 @@ A story takes a cluster whose settings are settings(timeout_s), a Star of three 
 deadlines. The server is on the head."""
 
 import re
+import signal
 import time
 
-from cluster import wait_until
+from cluster import ROOT, Process, wait_until
 from netns import NET, start_server, start_worker
 
 HEAD, A, B = 1, 2, 3
 LEASE, LATEST = 0.9, 1.2  # of cluster.timeout_s: a silent node is found in between
+SLOW_MBIT = 2
 GONE = r"the server at \S+ is gone"
 TO_SERVER, FROM_SERVER, TO_PEER, FROM_PEER = (B, HEAD), (HEAD, B), (B, A), (A, B)
 
@@ -110,6 +112,53 @@ def head_is_cut_off(cluster, star, slow):
     star.mend(HEAD)
     for worker in (a, b):
         worker.wait_log(r"the server at \S+ is back", 30 * slow)
+    ends_in_one_generation(cluster, a, b, slow)
+    assert generation(a) == before
+    assert not re.search(r" lost: |excluded|expelled", cluster.server.log()), cluster.server.log_tail()
+
+
+def start_translator(cluster, star, port, slow):
+    """A translator of addresses before the server, on the head; returns it and its port."""
+    port_file = cluster.root / "translator-port"
+    argv = ["ip", "netns", "exec", star.names[HEAD - 1], ROOT / "tests" / "translator.py", port_file, "127.0.0.1", port]
+    translator = Process("translator", argv, cluster.root / "translator.log", cluster.env)
+    text = wait_until("the translator listens", lambda: port_file.exists() and port_file.read_text(), 20 * slow,
+                      translator.log_tail)
+    return translator, int(text)
+
+
+def translator_forgets(cluster, star, slow):
+    """The table of a translator between node b and the server is flushed, which ends no connection: the agent makes
+    another one in time, and the generation goes on."""
+    port = start_server(cluster, star.names[HEAD - 1], 10 * slow, "--fresh")
+    a = start_worker(cluster, star.names[A - 1], "a", f"{NET}1:{port}")
+    cluster.wait_step(3, 30 * slow)
+    translator, other_port = start_translator(cluster, star, port, slow)
+    try:
+        b = start_worker(cluster, star.names[B - 1], "b", f"{NET}1:{other_port}")
+        cluster.wait_world(2, 30 * slow)
+        before, made = generation(a), translator.log().count("connection ")
+        translator.signal(signal.SIGUSR1)
+        translator.wait_log("forgets [1-9]", 20 * slow)
+        translator.wait_log(f"connection {made + 1}", cluster.sets["cluster.timeout_s"])
+        step = newest_step(a)
+        pass_time(1.5 * cluster.sets["cluster.timeout_s"], slow)
+        assert newest_step(a) > step
+        ends_in_one_generation(cluster, a, b, slow)
+        assert generation(a) == before
+        assert not re.search(r" lost: |excluded|expelled", cluster.server.log()), cluster.server.log_tail()
+    finally:
+        translator.kill()
+
+
+def slow_links(cluster, star, slow):
+    """All links have 2 Mbit/s from the start: nodes form a generation, train and lose nobody for two timeouts."""
+    star.limit(SLOW_MBIT)
+    a, b = start_pair(cluster, star, slow)
+    ends_in_one_generation(cluster, a, b, slow)
+    before, step = generation(a), newest_step(a)
+    pass_time(2 * cluster.sets["cluster.timeout_s"], slow)
+    assert newest_step(a) > step
     ends_in_one_generation(cluster, a, b, slow)
     assert generation(a) == before
     assert not re.search(r" lost: |excluded|expelled", cluster.server.log()), cluster.server.log_tail()

@@ -48,7 +48,7 @@ static int64_t even_pause_ms(uint32_t n_nodes)
 
 static int64_t longest_pause_ms(const struct dpt_timing *timing)
 {
-    const int64_t by_lease_ms = timing->lease_ms / 4, by_drain_ms = timing->drain_ms / 6;
+    const int64_t by_lease_ms = timing->lease_ms / 4, by_drain_ms = timing->drain_ms / 8;
     return by_lease_ms < by_drain_ms ? by_lease_ms : by_drain_ms;
 }
 
@@ -72,7 +72,7 @@ void dpt_timing_for_nodes(uint32_t n_nodes, int64_t *ret_timeout_ms, int64_t *re
 {
     const int64_t even_ms = even_pause_ms(n_nodes);
     *ret_timeout_ms = round_up_to_seconds(4 * even_ms * 10 / 9); /* a lease: 9/10 of the timeout */
-    *ret_drain_ms = round_up_to_seconds(6 * even_ms);
+    *ret_drain_ms = round_up_to_seconds(8 * even_ms);
 }
 
 bool dpt_timing_is_too_short(const struct dpt_timing *timing, uint32_t n_nodes, char *ret_text,

@@ -39,9 +39,10 @@ struct dpt_timing dpt_timing_from(int64_t timeout_ms, int64_t drain_ms);
  * is heartbeat_ms for a few nodes. Then it grows with the number of nodes, so that about
  * DPT_TIMING_BEATS_A_SECOND messages arrive in a second: with keys each takes the server some 80 us
  * of CPU time, nearly all of it in sockets, so all of them take a sixth of a core. `overload`
- * doubles the pause that often. It is at most a quarter of the lease, so that three messages in a
- * row may be late, and a sixth of the drain time, so that a node that leaves knows whether it has a
- * server. */
+ * doubles the pause that often. Two messages are 1.5 pauses apart at most, as a report may take the
+ * place of a heartbeat, and two answers less than two pauses. So the pause is at most a quarter of
+ * the lease, and an eighth of the drain time: a node that leaves takes a server for dead that has
+ * been silent for a quarter of that time. */
 enum { DPT_TIMING_BEATS_A_SECOND = 2000 };
 int64_t dpt_timing_beat_ms(const struct dpt_timing *timing, uint32_t n_nodes, unsigned overload);
 

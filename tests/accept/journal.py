@@ -5,7 +5,9 @@ import os
 import random
 import re
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from datetime import datetime
 
 from accept.simulator import simulate
@@ -38,7 +40,7 @@ class Killed:
 
     def __init__(self, root, rng):
         self.rng, self.cluster = rng, Cluster(root, sets=settings(), shared_dirs=True, journal=True)
-        self.back_s, self.kills = [], 0
+        self.back_s, self.adopted_s, self.kills = [], [], 0
 
     def newest(self):
         return max(self.cluster.checkpoints(), default=0)
@@ -68,15 +70,25 @@ class Killed:
         cluster.restart_server()
 
         def trains():
-            found = re.findall(r"^(\S+)Z I dpt-rdzv: .*(?:adopted generation|generation \d+ runs|run done|has ended)",
-                               cluster.server.log()[before:], re.M)
-            return found and datetime.fromisoformat(found[0] + "+00:00").timestamp()
+            found = re.search(r"^(\S+)Z I dpt-rdzv: .*(adopted generation|generation \d+ runs|run done|has ended)",
+                              cluster.server.log()[before:], re.M)
+            return found and (datetime.fromisoformat(found[1] + "+00:00").timestamp(), found[2])
 
         def is_over():
             return not any(worker.alive() for worker in cluster.workers)
         at = wait_until("the run goes on", lambda: trains() or is_over(), WAIT_S, cluster.log_tails)
         if at is not True:
-            self.back_s.append(at - started)
+            (self.adopted_s if "adopted" in at[1] else self.back_s).append(at[0] - started)
+
+    def ranks(self):
+        """The ranks of each generation that was planned, over its nodes, as the journal has them."""
+        plans = {}
+        with closing(sqlite3.connect(self.cluster.state_dir / "journal.sqlite")) as journal:
+            for record, first, count in journal.execute("SELECT record, first_rank, ranks FROM members"):
+                plans.setdefault(record, []).extend(range(first, first + count))
+        if not plans:
+            raise ClusterError("the journal has no generation")
+        return [sorted(ranks) for ranks in plans.values()]
 
     def run(self, n_kills):
         cluster = self.cluster
@@ -94,6 +106,7 @@ class Killed:
         wrong = [] if codes == [0] * len(NODES) else [f"exit codes {codes}"]
         lost = sum(event["steps_lost"] for event in events)
         wrong += [f"{lost} steps lost"] if lost else []
+        wrong += [f"a generation has the ranks {each}" for each in self.ranks() if each != list(range(len(each)))]
         steps = [entry["step"] for entry in cluster.metrics()]
         wrong += [] if steps == list(range(1, STEPS + 1)) else [f"{len(steps)} lines of {STEPS} steps"]
         return wrong, checkpoint_hash(cluster.checkpoints()[STEPS]) if STEPS in cluster.checkpoints() else "none"
@@ -101,10 +114,11 @@ class Killed:
 
 def kills(line):
     """kill -9 of dpt-rdzv at 300 seeded moments of runs of four nodes (formations, grants and ends included), away for
-    0 to 90 s: no step lost, no wrong exit code, one hash; the run goes on within a second of the restart."""
+    0 to 90 s: no step lost, no wrong exit code or rank, one hash; a generation that trains is adopted within a second
+    of the restart."""
     rng, wanted = random.Random(line.seed), line.repeat(KILLS)
     line.command(f"dpt-rdzv --state-dir …; dpt-worker on {len(NODES)} nodes; kill -9 of dpt-rdzv, {wanted} times")
-    want, done, back_s, wrong, hashes, runs = undisturbed_hash(line), 0, [], [], set(), 0
+    want, done, back_s, adopted_s, wrong, hashes, runs = undisturbed_hash(line), 0, [], [], [], set(), 0
     while done < wanted:
         runs += 1
         killed = Killed(line.folder / f"run-{runs}", rng)
@@ -114,14 +128,18 @@ def kills(line):
         hashes.add(found)
         done += killed.kills
         back_s += killed.back_s
+        adopted_s += killed.adopted_s
     line.at_least("kills", done, wanted)
-    line.show("runs with lost steps, wrong lines or wrong exit codes", len(wrong), "0", not wrong)
+    line.show("runs with lost steps, wrong lines, ranks or exit codes", len(wrong), "0", not wrong)
     for each in wrong:
         line.note(each)
     line.show("weights hashes beside the undisturbed run's", sorted(hashes), [want], hashes == {want})
-    back_s.sort()
-    line.at_most("restart until the run goes on, median", back_s[len(back_s) // 2], 1, "s")
-    line.note(f"longest: {back_s[-1]:.2f} s (a formation waits for ranks that start)")
+    adopted_s.sort()
+    line.note(f"restart to re-adoption, {len(adopted_s)} times: median {adopted_s[len(adopted_s) // 2]:.3f} s, 99 % "
+              f"within {adopted_s[len(adopted_s) * 99 // 100]:.3f} s")
+    line.at_most("restart to re-adoption, longest", round(adopted_s[-1], 3), 1, "s")
+    line.note(f"restart until a generation that was forming or forms again runs, {len(back_s)} times: longest "
+              f"{max(back_s, default=0):.2f} s (it waits for ranks that start)")
 
 
 def simulated(line):

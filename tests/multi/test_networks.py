@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from netns import NET, NET6, Star, Unavailable, Wire, Wire6, names_in, start_server, start_worker
-from network_stories import GONE, LATEST, LEASE, settings, silent_node
+from network_stories import GONE, LATEST, LEASE, settings, silent_node, slow_links, translator_forgets
 
 
 @pytest.fixture
@@ -78,3 +78,11 @@ def test_a_silent_node_is_found_in_time(make_cluster, made, slow):
     timeout_s = 3 * slow
     found_s = silent_node(make_cluster(sets=settings(timeout_s)), made(Star(3)), slow)
     assert LEASE * timeout_s <= found_s <= LATEST * timeout_s
+
+
+def test_a_translator_forgets_its_connections(make_cluster, made, slow):
+    translator_forgets(make_cluster(sets=settings(4 * slow)), made(Star(3)), slow)
+
+
+def test_slow_links(make_cluster, made, slow):
+    slow_links(make_cluster(sets=settings(3 * slow)), made(Star(3)), slow)

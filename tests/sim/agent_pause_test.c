@@ -73,6 +73,20 @@ static void test_news_do_not_wait_for_the_pause(void **state)
     assert_true(b->said);
 }
 
+/* A node that leaves must know whether it has a server: no heartbeat is left out. */
+static void test_leaving_node_asks_steadily(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.heartbeat_ms = 1000;
+    bench_server(b, SERVER(RUNNING), 1);
+    bench_pass(b, 1100);
+    bench_signal(b);
+    const uint64_t before = b->agent_counter;
+    bench_pass(b, 1000);
+    assert_int_equal(b->agent_counter, before + 1);
+}
+
 /* The first rank's word ends the generation. */
 static void test_one_rank_reports_the_failure(void **state)
 {
@@ -241,6 +255,7 @@ int main(void)
         CASE(test_silent_server_is_asked_less_often),
         CASE(test_pause_is_at_most_a_quarter_of_the_lease),
         CASE(test_news_do_not_wait_for_the_pause),
+        CASE(test_leaving_node_asks_steadily),
         CASE(test_one_rank_reports_the_failure),
         CASE(test_go_waits_for_the_pause_of_many_nodes),
         CASE(test_report_replaces_the_next_heartbeat),

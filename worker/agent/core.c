@@ -45,6 +45,13 @@ void dpt_agent_destroy(struct dpt_agent **agent_p)
 
 /* ---- time ---- */
 
+/* Two messages to the server are this far apart at most. */
+static int64_t longest_pause_ms(const struct dpt_agent *agent)
+{
+    const int64_t pause_ms = agent->server.pause_ms;
+    return dpt_agent_has_long_pauses(agent) ? pause_ms + pause_ms / 2 : pause_ms;
+}
+
 /* Ranks may write files for write_ms after the agent's newest step (docs/membership.md, "Write
  * permission"). If the agent's loop was suspended, the server may have expelled this node
  * meanwhile: the agent fences its ranks until the server has answered a later message. Without a
@@ -60,7 +67,7 @@ static void note_time_and_gap(struct dpt_agent *agent, int64_t now_ms)
     const int64_t gap_ms = now_ms - expected_ms;
     const int64_t fence_ms = agent->server.up
                                  ? timing->gap_ms
-                                 : timing->lease_ms - timing->write_ms - agent->server.pause_ms;
+                                 : timing->lease_ms - timing->write_ms - longest_pause_ms(agent);
     agent->now_ms = now_ms;
     if (gap_ms <= timing->gap_ms)
         return;
@@ -145,9 +152,9 @@ static int64_t pause_ms(const struct dpt_agent *agent)
     return silent_ms < timing->lease_ms / 4 ? silent_ms : timing->lease_ms / 4;
 }
 
-/* At a heartbeat: true if a message to the server is due. One that a report has just preceded is
- * left out; the next ones keep their moments, so that nodes which report together do not go on to
- * send together. */
+/* At a heartbeat: true if a message to the server is due. If the server wants long pauses, one that
+ * a report has just preceded is left out; the next ones keep their moments, so that nodes which
+ * report together do not go on to send together. */
 static bool is_server_beat_due(struct dpt_agent *agent)
 {
     struct agent_server *server = &agent->server;
@@ -156,7 +163,8 @@ static bool is_server_beat_due(struct dpt_agent *agent)
     if (agent->now_ms < server->beat_ms)
         return false;
     server->beat_ms = agent->now_ms + pause - agent->timing.heartbeat_ms;
-    return agent->now_ms - sent_ms >= pause / 2;
+    return !dpt_agent_has_long_pauses(agent) || agent->end.leaving ||
+           agent->now_ms - sent_ms >= pause / 2;
 }
 
 static void fill_output(struct dpt_agent *agent, bool beat, struct dpt_agent_output *ret)

@@ -336,8 +336,7 @@ static bool is_followed(const struct dpt_agent *agent, const struct agent_rank *
  * only the next step boundary waits for that. */
 static bool may_wait(const struct dpt_agent *agent, const Dpt__RankState *new)
 {
-    return new->phase == DPT__RANK_PHASE__RANK_RUNNING &&
-           agent->server.pause_ms > agent->timing.heartbeat_ms;
+    return new->phase == DPT__RANK_PHASE__RANK_RUNNING &&dpt_agent_has_long_pauses(agent);
 }
 
 /* The server waits for all ranks of a node, so the last one that moves reports for all. With eight
@@ -346,7 +345,7 @@ static bool may_wait(const struct dpt_agent *agent, const Dpt__RankState *new)
 static void note_news(struct dpt_agent *agent, struct agent_rank *rank, const Dpt__RankState *new)
 {
     const Dpt__RankState *old = &rank->report.state;
-    const bool more = says_more(old, new) || tells_failure(agent, old, new);
+    const bool more = tells_failure(agent, old, new) || says_more(old, new);
     const bool moved = has_moved(old, new);
     rank->has_news = rank->has_news || more || moved;
     if (more || (moved && !may_wait(agent, new) && !is_followed(agent, rank)))

@@ -125,6 +125,11 @@ bool dpt_agent_spec_is_known(const struct dpt_agent *agent)
     return agent->server.spec_counter != 0 && agent->server.seen >= agent->server.spec_counter;
 }
 
+bool dpt_agent_has_long_pauses(const struct dpt_agent *agent)
+{
+    return agent->server.pause_ms > agent->timing.heartbeat_ms;
+}
+
 bool dpt_agent_is_waiting(const struct dpt_agent *agent)
 {
     return agent->stage == STAGE_JOINED &&

@@ -251,6 +251,8 @@ int64_t dpt_agent_newest_of(const struct agent_rank *rank);
 int64_t dpt_agent_step_of(const struct dpt_agent *agent);
 /* Whether the server has echoed a message with the spec. */
 bool dpt_agent_spec_is_known(const struct dpt_agent *agent);
+/* Whether the server has many nodes, and so wants a longer pause than the heartbeat. */
+bool dpt_agent_has_long_pauses(const struct dpt_agent *agent);
 /* Whether the server waits for more nodes or ready ranks. */
 bool dpt_agent_is_waiting(const struct dpt_agent *agent);
 /* Whether the server has been silent for a lease, or for a quarter of the drain time if that is

@@ -236,8 +236,8 @@ static void heartbeats_slow_a_phase_down(void **state)
     assert_near(rdzv_beats_a_second(5000, 0, 100), 1000);        /* T / 50 */
     assert_near(rdzv_beats_a_second(5000, 0, 250), 2500);        /* 125 ms: at the next heartbeat */
     assert_near(rdzv_beats_a_second(5000, 0, 2000), 2000 / 0.9); /* 1 s: nine heartbeats later */
-    /* 1.125 s, a quarter of the lease: */
-    assert_near(rdzv_beats_a_second(5000, 0, 90000), 90000 / 1.1);
+    /* 1 s, an eighth of the drain time: */
+    assert_near(rdzv_beats_a_second(5000, 0, 90000), 90000 / 0.9);
     assert_near(rdzv_beats_a_second(60000, 0, 333), 333.0 / 0.2); /* at most 0.2 s */
 }
 
@@ -252,7 +252,7 @@ static void many_nodes_have_long_times(void **state)
     setup.nodes = 10000;
     rdzv_set_timing(&setup);
     assert_int_equal(setup.timeout_ms, 23000);
-    assert_int_equal(setup.drain_ms, 30000);
+    assert_int_equal(setup.drain_ms, 40000);
     assert_near(rdzv_beats_a_second(setup.timeout_ms, setup.drain_ms, setup.nodes),
                 10000 / 4.8); /* 24 x 0.2 s */
 }
@@ -325,9 +325,7 @@ static void light_nodes_go_through_all_phases(void **state)
     assert_int_equal(phase.world, 2 * NODES);
     assert_int_equal(phase.generations, 1);
     assert_int_equal(phase.counts.sent, 4 * NODES * REPORTS);
-    /* At least a message of each change; the reports between have no answer of their own. */
-    assert_true(phase.counts.received >= 4 * NODES && phase.counts.received < phase.counts.sent);
-    assert_int_equal(phase.counts.beats, 0);
+    assert_true(phase.counts.received >= phase.counts.sent && phase.counts.beats == 0);
     least_ms = (double)(phase.counts.sent + phase.counts.received);
     assert_true(phase.server_cpu_ms >= least_ms && phase.server_cpu_ms < 1.5 * least_ms);
 
