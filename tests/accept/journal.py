@@ -16,7 +16,7 @@ from network_stories import pass_time
 
 NODES, STEPS, EVERY = "abcd", 400, 10
 KILLS, KILLS_OF_A_RUN = 300, 6
-SEEDS, SEEDS_NET, SEEDS_EACH_RECORD = 100_000, 20_000, 200
+SEEDS, SEEDS_NET, SEEDS_EACH_RECORD, SEEDS_LARGE, LARGE = 100_000, 20_000, 200, 10, 2_000
 WAIT_S = 180
 MOMENTS = ("any", "formation", "grant", "end")
 
@@ -144,9 +144,10 @@ def kills(line):
 
 def simulated(line):
     """100,000 seeds of the simulator whose server has a journal; 20,000 with one-way partitions, split networks, slow
-    agents, clocks that differ and jump; 200 seeds with a crash at each of their records."""
-    for mode, seeds in (("--journal", SEEDS), ("--net", SEEDS_NET), ("--each-record", SEEDS_EACH_RECORD)):
-        simulate(line, 1 + line.seed * 1_000_000, line.repeat(seeds), mode)
+    agents, clocks that differ and jump; 200 seeds with a crash at each of their records; 10 seeds with 2,000 agents."""
+    for mode, seeds in ((["--journal"], SEEDS), (["--net"], SEEDS_NET), (["--each-record"], SEEDS_EACH_RECORD),
+                        (["--nodes", LARGE], SEEDS_LARGE)):
+        simulate(line, 1 + line.seed * 1_000_000, line.repeat(seeds), *map(str, mode))
 
 
 LINES = [kills, simulated]
