@@ -72,7 +72,7 @@ def show_device_work(line, trace):
 
 def show_collectives(line, root, traces):
     """NCCL's kernels have their bytes, and dpt-trace adds these up to the bytes of its report."""
-    rows, _ = report(root)
+    rows = report(root).rows
     for trace in traces:
         rank = trace["distributedInfo"]["rank"]
         nccl = [event for event in of(trace, "kernel") if event["name"].startswith("nccl")]
@@ -81,8 +81,7 @@ def show_collectives(line, root, traces):
         line.show(f"rank {rank}: kernels of NCCL without a size", len(nccl) - len(sized), "== 0", nccl and
                   len(nccl) == len(sized))
         size = sum(max(args["In msg nelems"], args["Out msg nelems"]) * BYTES[args["dtype"]] for args in sized)
-        row, = [row for row in rows if int(row["rank"]) == rank]
-        told = sum(int(float(value)) for name, value in row.items() if name.endswith("_bytes") and value and
+        told = sum(int(value) for name, value in rows[rank].items() if name.endswith("_bytes") and
                    not name.startswith("memory"))
         line.show(f"rank {rank}: bytes of its collectives in the report", told, f"== {size} > 0", told == size > 0)
 
