@@ -160,11 +160,26 @@ static size_t steps_of(const struct report_calls *ranks, size_t n_ranks)
     return steps;
 }
 
+/* Whether the trace annotates a wait that is a part of one of these collectives. Others, such as
+ * those of the hosts beside NCCL, say nothing on the waits inside of them. */
+static bool annotates_waits(const struct report_calls *calls)
+{
+    for (size_t i = 0; i < calls->n; i++) {
+        const struct report_call *call = &calls->at[i];
+        for (size_t w = 0; call->wait_ns > 0 && w < calls->waits.n; w++) {
+            const struct report_interval *wait = &calls->waits.at[w];
+            if (wait->begin >= call->begin_ns && wait->end <= call->end_ns)
+                return true;
+        }
+    }
+    return false;
+}
+
 enum dpt_status report_calls_estimate_waits(struct report_calls *ranks, size_t n_ranks,
                                             int64_t clock_error_ns, struct dpt_err *err)
 {
     for (size_t r = 0; r < n_ranks; r++)
-        if (ranks[r].waits.n > 0)
+        if (annotates_waits(&ranks[r]))
             return DPT_OK; /* a rank without annotations did not wait */
     size_t *at = calloc(n_ranks, sizeof *at);
     const size_t n_steps = steps_of(ranks, n_ranks);

@@ -28,10 +28,10 @@ DPT_MUST_USE enum dpt_status report_calls_find(const struct report_trace *trace,
                                                const struct report_scope *scope, int world_size,
                                                struct report_calls *calls, struct dpt_err *err);
 
-/* Estimates the waits if no trace annotates any. The collectives of a kind are matched by their
- * order; a collective cannot end before all ranks have begun it, so a rank waits
- * from its begin to the latest begin. Only collectives of all ranks are matched, and waits up to
- * `clock_error_ns` are none. */
+/* Estimates the waits if no trace annotates any inside of the collectives. The collectives of a
+ * kind are matched by their order; a collective cannot end before all ranks have begun it, so a
+ * rank waits from its begin to the latest begin. Only collectives of all ranks are matched, and
+ * waits up to `clock_error_ns` are none. */
 DPT_MUST_USE enum dpt_status report_calls_estimate_waits(struct report_calls *ranks, size_t n_ranks,
                                                          int64_t clock_error_ns,
                                                          struct dpt_err *err);

@@ -30,6 +30,7 @@ class Run:
     strategy: str = "ddp"
     form: str = "dpt"  # or "pytorch"
     annotated: bool = True  # the waits for peers
+    hosts_wait: bool = False  # an annotated wait in the commit of each step, outside of the kernels of NCCL
     generation: int = 1
     generation_id: str = "00000000000000a1"  # "": an older file of dpt, which has none
     window: int = 0
@@ -98,6 +99,9 @@ def add_step(ranks, run, index, begins):
             events.annotate("wait for peers", ready[r], latest, thread=COMM, peer=ready.index(latest))
         if run.form == "dpt":
             events.annotate("grad_sync", ready[r], done)
+        if run.hosts_wait:
+            events.annotate("host:_allgather_base", done + 0.1, done + 0.4, thread=COMM)
+            events.annotate("wait for peers", done + 0.2, done + 0.3, thread=COMM, peer=1 - min(r, 1))
         update = "optimizer_step" if run.form == "dpt" else "Optimizer.step#AdamW.step"
         events.annotate(update, done, done + OPTIMIZER_MS)
         events.kernel("adamw", MAIN, STREAM_COMPUTE, done, done + OPTIMIZER_MS)
