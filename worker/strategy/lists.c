@@ -16,6 +16,77 @@ static const char *dtype_name(enum dpt_dtype dtype)
     return names[dtype];
 }
 
+/* ---- labels in traces ---- */
+
+static struct dpt_task_label label_of(enum dpt_trace_collective collective, const char *dtype,
+                                      size_t width)
+{
+    return (struct dpt_task_label){.collective = collective, .dtype = dtype, .width = width};
+}
+
+static void set_group(struct dpt_task_label *label, enum dpt_trace_scope scope, int number,
+                      int size)
+{
+    label->group = (struct dpt_trace_group){scope, number};
+    label->group_size = size;
+}
+
+/* The number of nodes whose ranks are at positions before `end`. */
+static int nodes_before(const struct dpt_world *world, int end)
+{
+    int n = 0;
+    for (int position = 0; position < end; position = dpt_world_node(world, position).end)
+        n++;
+    return n;
+}
+
+static int largest_divisor(int a, int b)
+{
+    while (b != 0) {
+        const int rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* The group of the ranks of all nodes that have the same part of the state. Nodes of different
+ * sizes have different shards: then a part is the least that is whole shards of every node. */
+static void label_across(const struct dpt_strategy *s, struct dpt_task_label *label)
+{
+    const struct dpt_world *world = s->part.world;
+    const struct dpt_shard own = dpt_partition_held(&s->part, s->part.position);
+    int parts = 0;
+    for (int position = 0; position < world->size;) {
+        const struct dpt_range node = dpt_world_node(world, position);
+        parts = largest_divisor(node.end - node.first, parts);
+        position = node.end;
+    }
+    if (parts > 1)
+        set_group(label, DPT_TRACE_ACROSS,
+                  1 + nodes_before(world, world->size) + own.index * parts / own.of,
+                  world->size / parts);
+}
+
+/* The group of each kind of task. Between nodes some blocks also go to a neighbouring group: pieces
+ * are whole blocks, so the pieces of a part need not end where the part ends. */
+static void label_groups(const struct dpt_strategy *s, struct dpt_task_label label[DPT_TASK_COUNT])
+{
+    const struct dpt_partition *part = &s->part;
+    const struct dpt_range group = part->group;
+    for (int kind = 0; kind < DPT_TASK_COUNT; kind++)
+        set_group(&label[kind], DPT_TRACE_WORLD, 0, part->world->size);
+    if (group.end - group.first == part->world->size)
+        return;
+    const int node = 1 + nodes_before(part->world, group.first), size = group.end - group.first;
+    set_group(&label[DPT_TASK_GATHER], DPT_TRACE_NODE, node, size);
+    if (!part->crosses)
+        return;
+    set_group(&label[DPT_TASK_SCATTER], DPT_TRACE_NODE, node, size);
+    label_across(s, &label[DPT_TASK_CROSS]);
+    label_across(s, &label[DPT_TASK_SHARE]);
+}
+
 /* The labels of tasks in traces. Gradients that are narrower between hosts than within one are
  * counted in bytes. */
 static void label_tasks(const struct dpt_strategy *s, struct dpt_task_label label[DPT_TASK_COUNT])
@@ -23,13 +94,12 @@ static void label_tasks(const struct dpt_strategy *s, struct dpt_task_label labe
     const bool narrow = s->wire != DPT_F32;
     const char *gradient = narrow ? "Byte" : dtype_name(DPT_F32);
     const size_t width = narrow ? 1 : sizeof(float);
-    label[DPT_TASK_GATHER] =
-        (struct dpt_task_label){DPT_TRACE_ALL_GATHER, dtype_name(s->dtype), s->width};
-    label[DPT_TASK_SCATTER] = (struct dpt_task_label){DPT_TRACE_REDUCE_SCATTER, gradient, width};
+    label[DPT_TASK_GATHER] = label_of(DPT_TRACE_ALL_GATHER, dtype_name(s->dtype), s->width);
+    label[DPT_TASK_SCATTER] = label_of(DPT_TRACE_REDUCE_SCATTER, gradient, width);
     label[DPT_TASK_CROSS] = label[DPT_TASK_SCATTER];
-    label[DPT_TASK_SHARE] = (struct dpt_task_label){DPT_TRACE_ALL_GATHER, gradient, width};
-    label[DPT_TASK_COPY] =
-        (struct dpt_task_label){DPT_TRACE_SEND_RECV, dtype_name(DPT_F32), sizeof(float)};
+    label[DPT_TASK_SHARE] = label_of(DPT_TRACE_ALL_GATHER, gradient, width);
+    label[DPT_TASK_COPY] = label_of(DPT_TRACE_SEND_RECV, dtype_name(DPT_F32), sizeof(float));
+    label_groups(s, label);
 }
 
 static enum dpt_status make_runner(struct dpt_strategy *s, struct dpt_err *err)

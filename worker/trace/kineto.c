@@ -27,6 +27,11 @@ static const struct {
     [DPT_TRACE_SEND_RECV] = {"ncclDevKernel_SendRecv_host", "send"},
 };
 
+/* PyTorch's description of the group of all ranks, and ours of others. */
+static const char *const group_descriptions[] = {[DPT_TRACE_WORLD] = "default_pg",
+                                                 [DPT_TRACE_NODE] = "node_pg",
+                                                 [DPT_TRACE_ACROSS] = "across_nodes_pg"};
+
 struct printer {
     const struct dpt_kineto_trace *trace;
     const struct dpt_kineto_sink *sink;
@@ -131,9 +136,10 @@ static void print_collective_args(struct printer *p, const struct dpt_trace_span
                                   const char *before)
 {
     add_text(p,
-             "%s\"Collective name\": \"%s\", \"dtype\": \"%s\", \"Process Group Name\": \"0\", "
-             "\"Process Group Description\": \"default_pg\"",
-             before, collectives[span->collective].collective, span->dtype);
+             "%s\"Collective name\": \"%s\", \"dtype\": \"%s\", \"Process Group Name\": \"%d\", "
+             "\"Process Group Description\": \"%s\"",
+             before, collectives[span->collective].collective, span->dtype, span->group.number,
+             group_descriptions[span->group.scope]);
     print_values(p, span, ", ");
 }
 

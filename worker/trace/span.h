@@ -42,6 +42,18 @@ enum dpt_trace_collective {
     DPT_TRACE_COLLECTIVE_COUNT
 };
 
+/* The ranks of a collective. */
+enum dpt_trace_scope {
+    DPT_TRACE_WORLD,
+    DPT_TRACE_NODE,  /* of one node */
+    DPT_TRACE_ACROSS /* of several nodes, with the same part of the state */
+};
+
+struct dpt_trace_group {
+    enum dpt_trace_scope scope;
+    int number; /* equal on its ranks, and another one in each other group; 0: the world */
+};
+
 enum { DPT_TRACE_ARGS = 5 };
 
 /* All texts live until the recorder is destroyed, and have no quotes and backslashes. */
@@ -49,6 +61,7 @@ struct dpt_trace_span {
     const char *name; /* NULL for a collective */
     enum dpt_trace_kind kind;
     enum dpt_trace_collective collective; /* of a COLLECTIVE or a DEVICE_COLLECTIVE */
+    struct dpt_trace_group group;         /* likewise */
     const char *dtype;                    /* of its elements, by PyTorch's name; else NULL */
     const char *key[DPT_TRACE_ARGS];      /* NULL: no value */
     int64_t value[DPT_TRACE_ARGS];

@@ -43,6 +43,7 @@ static const struct dpt_trace_event comm_events[] = {
     {{.name = "add", .kind = DPT_TRACE_OP}, 2005000, 2005600},
     {{.kind = DPT_TRACE_COLLECTIVE,
       .collective = DPT_TRACE_REDUCE_SCATTER,
+      .group = {DPT_TRACE_NODE, 3},
       .dtype = "BFloat16",
       .key = {DPT_TRACE_COLLECTIVE_KEYS},
       .value = {128, 64, 2}},

@@ -215,9 +215,10 @@ static struct dpt_trace_span span_of(const struct dpt_task_runner *w, const stru
     return (struct dpt_trace_span){
         .kind = w->nccl ? DPT_TRACE_DEVICE_COLLECTIVE : DPT_TRACE_COLLECTIVE,
         .collective = label->collective,
+        .group = label->group,
         .dtype = label->dtype,
         .key = {DPT_TRACE_COLLECTIVE_KEYS, "unit", "bytes sent"},
-        .value = {input / width, output / width, w->spec.world_size, task->unit, sent}};
+        .value = {input / width, output / width, label->group_size, task->unit, sent}};
 }
 
 /* Starts a task by NCCL. A task without transfers on this rank needs no operation: the stream only

@@ -41,11 +41,13 @@ struct dpt_task_handler {
     int64_t (*bytes_to)(const void *ctx, const struct dpt_task *task, int position);
 };
 
-/* A kind of task in traces: the collective, and the elements that it moves. */
+/* A kind of task in traces: the collective, its ranks, and the elements that it moves. */
 struct dpt_task_label {
     enum dpt_trace_collective collective;
     const char *dtype; /* PyTorch's name */
     size_t width;      /* bytes of an element */
+    struct dpt_trace_group group;
+    int group_size;
 };
 
 struct dpt_task_runner_spec {
