@@ -20,9 +20,13 @@ const char *dpt_report_collective_word(enum dpt_report_collective_kind kind)
 const char *dpt_report_cause_word(enum dpt_report_cause cause)
 {
     static const char *const words[REPORT_CAUSES] = {
-        [REPORT_COMPUTE] = "compute",     [REPORT_COMMUNICATION] = "communication",
-        [REPORT_STRAGGLER] = "straggler", [REPORT_IMBALANCE] = "imbalance",
-        [REPORT_DATA] = "data",           [REPORT_CHECKPOINT] = "checkpoint",
+        [REPORT_COMPUTE] = "compute",
+        [REPORT_COMMUNICATION] = "communication",
+        [REPORT_STRAGGLER] = "straggler",
+        [REPORT_IMBALANCE] = "imbalance",
+        [REPORT_DATA] = "data",
+        [REPORT_CHECKPOINT] = "checkpoint",
+        [REPORT_EVALUATION] = "evaluation",
     };
     return words[cause];
 }

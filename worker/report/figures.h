@@ -139,6 +139,7 @@ enum dpt_report_cause {
     REPORT_IMBALANCE, /* ranks have uneven work */
     REPORT_DATA,
     REPORT_CHECKPOINT,
+    REPORT_EVALUATION,
     REPORT_CAUSES
 };
 

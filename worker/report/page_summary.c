@@ -9,7 +9,7 @@
 
 /* ---- the verdict ---- */
 
-/* A bar for each cause. The shares that are known add up to the step, but for evaluations. */
+/* A bar for each cause. The shares that are known add up to the step. */
 static void write_shares(FILE *out, const struct dpt_report_verdict *verdict)
 {
     double sum = 0;

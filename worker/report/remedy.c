@@ -213,6 +213,10 @@ void report_remedy_find(const struct dpt_report_verdict *verdict,
         advise(ret, "checkpoint.every_steps",
                "Raise checkpoint.every_steps, or put checkpoint.dir on a faster disk");
         return;
+    case REPORT_EVALUATION:
+        advise(ret, "train.eval_every",
+               "Raise train.eval_every, or lower train.eval_tokens or data.val_samples");
+        return;
     case REPORT_COMPUTE:
     case REPORT_CAUSES:
         break;

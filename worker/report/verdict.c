@@ -13,15 +13,15 @@ static const double shared_wait_min = 0.5;
 
 /* Means over the steps, in ns. */
 struct sums {
-    double step;                            /* of all ranks */
-    double own, data, save, late, transfer; /* of the last rank of each step */
-    double persistent;                      /* the part of `late` that one rank has in all steps */
-    double data_elsewhere;                  /* mean wait for data of the other ranks */
-    double work_excess;                     /* of the last rank over the others, as a share */
-    bool knows_work;                        /* the traces say it; else the excess is 0 */
-    double exposed, wait; /* exposed transfer, and wait for late peers, mean over the ranks */
-    int last_rank;        /* that is the last by its mean over the steps */
-    int data_rank;        /* that waits longest for data */
+    double step;                                        /* of all ranks */
+    double own, data, save, evaluation, late, transfer; /* of the last rank of each step */
+    double persistent;     /* the part of `late` that one rank has in all steps */
+    double data_elsewhere; /* mean wait for data of the other ranks */
+    double work_excess;    /* of the last rank over the others, as a share */
+    bool knows_work;       /* the traces say it; else the excess is 0 */
+    double exposed, wait;  /* exposed transfer, and wait for late peers, mean over the ranks */
+    int last_rank;         /* that is the last by its mean over the steps */
+    int data_rank;         /* that waits longest for data */
 };
 
 static const struct report_step_times *times_at(const struct report_run_times *t, size_t rank,
@@ -71,6 +71,7 @@ static void add_step(const struct report_run_times *t, size_t step, struct sums 
     s->late += late / n;
     s->data += of_last->data_ns / n;
     s->save += of_last->save_ns / n;
+    s->evaluation += of_last->evaluation_ns / n;
     s->transfer += of_last->transfer_ns / n;
     for (size_t r = 0; r < t->n_ranks; r++) {
         s->step += times_at(t, r, step)->step_ns / (n * (double)t->n_ranks);
@@ -169,6 +170,7 @@ void report_verdict_find(const struct report_run_times *times, struct dpt_report
     ret->share[work_is_uneven(&s) ? REPORT_IMBALANCE : REPORT_STRAGGLER] = s.late * percent;
     ret->share[REPORT_DATA] = s.data * percent;
     ret->share[REPORT_CHECKPOINT] = s.save * percent;
+    ret->share[REPORT_EVALUATION] = s.evaluation * percent;
     for (int cause = 0; cause < REPORT_CAUSES; cause++)
         if (cause != REPORT_COMPUTE && ret->share[cause] >= REPORT_CAUSE_PERCENT &&
             (ret->cause == REPORT_COMPUTE || ret->share[cause] > ret->share[ret->cause]))

@@ -1,10 +1,10 @@
 /* Names the bottleneck of a run from measured times. Pure.
  *
  * Ranks of a step wait for the last of them. So the time of a step is that of the rank with the
- * longest time of its own: its computation, its wait for data, its save, and the transfer that
- * nothing hides. The time by which this rank computes longer than the mean of the others is lost
- * to a straggler or to imbalance. It is imbalance if the rank had more work, or if another rank is
- * the last in each step. */
+ * longest time of its own: its computation, its wait for data, its save, its evaluation, and the
+ * transfer that nothing hides. The time by which this rank computes longer than the mean of the
+ * others is lost to a straggler or to imbalance. It is imbalance if the rank had more work, or if
+ * another rank is the last in each step. */
 #ifndef DPT_WORKER_REPORT_VERDICT_H
 #define DPT_WORKER_REPORT_VERDICT_H
 

@@ -39,6 +39,9 @@ static void write_finding(const struct dpt_report_verdict *v,
     case REPORT_CHECKPOINT:
         (void)snprintf(text, bytes, "the checkpoint: training waits until it is written");
         break;
+    case REPORT_EVALUATION:
+        (void)snprintf(text, bytes, "the evaluation: training waits until it is over");
+        break;
     case REPORT_COMPUTE:
     case REPORT_CAUSES:
         (void)snprintf(text, bytes, "computation: no other part takes %.0f %% of the step",

@@ -1,7 +1,7 @@
 """Traces of ranks whose times are known, in the form of dpt-worker (worker/trace/kineto.c) and of PyTorch's profiler.
 
 A step of a rank is: wait for data, compute, all-reduce (which begins when the rank has computed, and ends for all ranks
-`transfer_ms` after the last one has begun), optimizer, save. All times are in milliseconds."""
+`transfer_ms` after the last one has begun), optimizer, evaluation, save. All times are in milliseconds."""
 
 import gzip
 import json
@@ -21,6 +21,7 @@ class Step:
     data_ms: float = 0.5
     save_ms: float = 0.0
     work: int = 512  # positions
+    evaluation_ms: float = 0.0
 
 
 @dataclass
@@ -105,8 +106,12 @@ def add_step(ranks, run, index, begins):
         update = "optimizer_step" if run.form == "dpt" else "Optimizer.step#AdamW.step"
         events.annotate(update, done, done + OPTIMIZER_MS)
         events.kernel("adamw", MAIN, STREAM_COMPUTE, done, done + OPTIMIZER_MS)
-        saved = done + OPTIMIZER_MS + step.save_ms
-        events.annotate("save", done + OPTIMIZER_MS, saved)
+        evaluated = done + OPTIMIZER_MS + step.evaluation_ms
+        if step.evaluation_ms > 0:
+            events.annotate("evaluation", done + OPTIMIZER_MS, evaluated)
+            events.kernel("matmul_of_evaluation", MAIN, STREAM_COMPUTE, done + OPTIMIZER_MS, evaluated)
+        saved = evaluated + step.save_ms
+        events.annotate("save", evaluated, saved)
         events.annotate(f"ProfilerStep#{run.first_step + index}", begins[r], saved)
         ends.append(saved)
     return ends

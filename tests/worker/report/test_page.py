@@ -97,7 +97,7 @@ def test_verdict_and_warning(page):
     verdict = section(tree, "Bottleneck: communication")
     assert "cause-communication" in verdict.get("class")
     assert "train.global_batch" in [text(e) for e in verdict.iter("code")]
-    causes = ["compute", "communication", "straggler", "imbalance", "data", "checkpoint"]
+    causes = ["compute", "communication", "straggler", "imbalance", "data", "checkpoint", "evaluation"]
     assert [row[0] for row in rows(verdict)] == causes
     warning = next(s for s in tree.iter("section") if s.get("class") == "warning")
     assert all(word in text(warning) for word in ("larger batch", "compression", "overlap"))

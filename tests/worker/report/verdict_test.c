@@ -207,6 +207,24 @@ static void test_save_of_one_rank_is_checkpoint(void **state)
     assert_share(&v, REPORT_STRAGGLER, 0);
 }
 
+/* Every second step has an evaluation, whose computation is not the step's. */
+static void test_evaluation_is_no_computation(void **state)
+{
+    (void)state;
+    struct report_step_times at[RANKS][STEPS];
+    fill_even(at);
+    for (int r = 0; r < RANKS; r++) {
+        at[r][0].evaluation_ns += 258.0 * MS;
+        at[r][0].step_ns += 258.0 * MS;
+    }
+    const struct dpt_report_verdict v = judge(at);
+    assert_int_equal(v.cause, REPORT_EVALUATION);
+    assert_share(&v, REPORT_EVALUATION, 60);
+    assert_share(&v, REPORT_COMPUTE, 8000.0 / 215);
+    assert_string_equal(v.key, "train.eval_every");
+    assert_non_null(strstr(v.text, "The bottleneck is the evaluation"));
+}
+
 /* Times with 23 % of exposed communication. */
 static void fill_communication(struct report_step_times at[RANKS][STEPS])
 {
@@ -261,6 +279,7 @@ int main(void)
         cmocka_unit_test(test_late_ranks_with_the_same_work_have_another_key),
         cmocka_unit_test(test_wait_for_data_of_all_or_of_one),
         cmocka_unit_test(test_save_of_one_rank_is_checkpoint),
+        cmocka_unit_test(test_evaluation_is_no_computation),
         cmocka_unit_test(test_remedy_of_communication_is_of_the_strategy),
         cmocka_unit_test(test_one_rank_alone),
     };
