@@ -125,7 +125,7 @@ static enum dpt_status check_ranks(const struct report_source *sources, size_t n
 }
 
 static void warn_of_missing_ranks(const struct report_source *sources, size_t n,
-                                  struct report_warnings *warnings)
+                                  const char *elsewhere, struct report_warnings *warnings)
 {
     char list[128] = "";
     int missing = 0;
@@ -142,12 +142,12 @@ static void warn_of_missing_ranks(const struct report_source *sources, size_t n,
     if (missing > 0)
         report_warn(warnings,
                     "no trace of rank %s%s (world size %d): the figures are those of %zu "
-                    "%s",
+                    "%s%s",
                     list, missing > 10 ? ", …" : "", sources[0].trace.head.world_size, n,
-                    n == 1 ? "rank" : "ranks");
+                    n == 1 ? "rank" : "ranks", elsewhere);
 }
 
-enum dpt_status report_check(struct report_source *sources, size_t n,
+enum dpt_status report_check(struct report_source *sources, size_t n, const char *elsewhere,
                              struct report_warnings *warnings, struct dpt_err *err)
 {
     DPT_TRY(check_ranks(sources, n, err));
@@ -156,7 +156,7 @@ enum dpt_status report_check(struct report_source *sources, size_t n,
     if (sources[0].trace.head.world_size == REPORT_UNKNOWN)
         for (size_t i = 0; i < n; i++)
             sources[i].trace.head.world_size = sources[n - 1].trace.head.rank + 1;
-    warn_of_missing_ranks(sources, n, warnings);
+    warn_of_missing_ranks(sources, n, elsewhere, warnings);
     for (size_t i = 0; i < n; i++)
         if (sources[i].trace.head.dropped_events > 0)
             report_warn(warnings,

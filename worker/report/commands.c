@@ -37,11 +37,12 @@ static enum dpt_status folder_of(const struct report_args *args, const struct re
 }
 
 static enum dpt_status report_window(const struct report_args *args,
+                                     const struct report_found *found,
                                      const struct report_group *group, struct dpt_err *err)
 {
     struct dpt_report report;
     char dir[PATH_MAX];
-    enum dpt_status status = report_of_group(group, args, &report, err);
+    enum dpt_status status = report_of_group(found, group, args, &report, err);
     if (status == DPT_OK) {
         report_terminal_print(&report, stdout);
         status = folder_of(args, group, dir, err);
@@ -83,7 +84,7 @@ static enum dpt_status report_windows(const struct report_args *args,
     char hint[256] = "";
     for (size_t i = 0; i < found->n_groups; i++) {
         if (is_wanted(args, &found->groups[i])) {
-            DPT_TRY(report_window(args, &found->groups[i], err));
+            DPT_TRY(report_window(args, found, &found->groups[i], err));
             reported++;
         }
     }

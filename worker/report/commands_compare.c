@@ -41,7 +41,7 @@ static enum dpt_status add_windows(const struct report_args *args, const struct 
             continue;
         if (c->n == REPORTS_MAX)
             return dpt_fail(err, DPT_EINVAL, "more than %d runs to compare", REPORTS_MAX);
-        DPT_TRY(report_of_group(&found->groups[i], args, &c->at[c->n++], err));
+        DPT_TRY(report_of_group(found, &found->groups[i], args, &c->at[c->n++], err));
     }
     return DPT_OK;
 }

@@ -51,6 +51,12 @@ DPT_MUST_USE enum dpt_status report_group_strategies(struct report_found *found,
 /* Makes one group of all files, with the strategy of the first. */
 DPT_MUST_USE enum dpt_status report_group_all(struct report_found *found, struct dpt_err *err);
 
+/* Where a trace of a rank that the group lacks is: writes "; 'PATH' is of another run
+ * (generation_id ID)" for the newest file of its strategy, world size and generation number that
+ * has another id. Otherwise writes "". */
+void report_find_elsewhere(const struct report_found *found, const struct report_group *group,
+                           char *text, size_t bytes);
+
 void report_found_free(struct report_found *found);
 
 #endif

@@ -81,6 +81,30 @@ static size_t choose_group(const struct report_found *found, const struct report
     return chosen;
 }
 
+static bool is_of_another_run(const struct report_group *group, const struct report_file *file)
+{
+    const struct report_head *head = &group->head;
+    return strcmp(group->strategy, file->strategy) == 0 && head->is_dpt && file->head.is_dpt &&
+           head->world_size == file->head.world_size && head->generation == file->head.generation &&
+           head->generation_id[0] && file->head.generation_id[0] &&
+           strcmp(head->generation_id, file->head.generation_id) != 0;
+}
+
+void report_find_elsewhere(const struct report_found *found, const struct report_group *group,
+                           char *text, size_t bytes)
+{
+    const struct report_file *newest = NULL;
+    for (size_t i = 0; i < found->n_files; i++) { /* in order of time */
+        const struct report_file *file = &found->files[i];
+        if (is_of_another_run(group, file) && !has_rank(group, file->rank))
+            newest = file;
+    }
+    text[0] = '\0';
+    if (newest)
+        (void)snprintf(text, bytes, "; '%s' is of another run (generation_id %s)", newest->path,
+                       newest->head.generation_id);
+}
+
 static void sort_files(struct report_found *found)
 {
     if (found->n_files > 1)

@@ -73,7 +73,7 @@ enum dpt_status report_sources_read(char *const *paths, size_t n,
         if (sources[i].trace.head.rank == REPORT_UNKNOWN)
             sources[i].trace.head.rank = report_rank_of_path(paths[i], (int)i);
     qsort(sources, n, sizeof *sources, compare_sources);
-    return report_check(sources, n, warnings, err);
+    return report_check(sources, n, options->elsewhere, warnings, err);
 }
 
 void report_sources_free(struct report_source *sources, size_t n)

@@ -6,7 +6,8 @@
 #include "worker/report/warnings.h"
 
 struct report_options {
-    const char *strategy; /* of runs whose traces do not say it */
+    const char *strategy;  /* of runs whose traces do not say it */
+    const char *elsewhere; /* "", or more words on ranks without a trace (found.h) */
     bool include_last_step;
     bool parallel; /* a thread for each core reads files */
 };

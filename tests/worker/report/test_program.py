@@ -197,7 +197,8 @@ def test_ranks_of_two_runs_make_no_window(tmp_path, apart_s):
     second[0].unlink()
     done = trace(tmp_path, "ddp")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "dpt-trace: warning: no trace of rank 0 (world size 2): the figures are those of 1 rank\n"
+    assert done.stderr == ("dpt-trace: warning: no trace of rank 0 (world size 2): the figures are those of 1 rank; "
+                           f"'{first[0].relative_to(tmp_path)}' is of another run (generation_id 00000000000000a1)\n")
     rows = rows_of(tmp_path / "reports" / "ddp" / "summary.csv")
     assert [row["rank"] for row in rows] == ["1"]
     near(rows[0]["step_ms"], 83.5, 0.001)
