@@ -1,0 +1,93 @@
+"""dpt-trace puts the files of one window together, and refuses files that do not belong together.
+
+Run by ctest: pytest test_windows.py, with DPT_TRACE naming the program."""
+
+import pytest
+import synthetic
+from dpt_trace import near, refused, report, rows_of, trace
+from synthetic import Run, even
+
+OTHER = "00000000000000b2"  # the generation_id of another run
+
+
+def mixed(folder, *runs):
+    """Rank r of the r-th run."""
+    paths = [synthetic.write(folder / str(i), run)[i] for i, run in enumerate(runs)]
+    return ",".join(map(str, paths))
+
+
+def test_all_windows_in_folders(tmp_path):
+    for window in range(3):
+        run = Run(even(ranks=2), window=window, first_step=3 + 5 * window, shift_us=window * 1e6)
+        synthetic.write(tmp_path / "traces", run, 1_790_000_000_000_000_000 + window * 10 ** 9)
+    done = trace(tmp_path, "ddp", "--select", "all")
+    assert done.returncode == 0, done.stderr
+    folders = sorted(path.name for path in (tmp_path / "reports" / "ddp").iterdir())
+    assert folders == [f"run_{i}_{1_790_000_000_000_000_000 + i * 10 ** 9}" for i in range(3)]
+    done = trace(tmp_path, "ddp", "--out", "elsewhere")
+    assert rows_of(tmp_path / "elsewhere" / "ddp" / "summary.csv")[0]["window"] == "2", done.stderr
+
+
+def test_a_run_after_another_in_one_folder(tmp_path):
+    """Both have window 0 of generation 1."""
+    synthetic.write(tmp_path / "traces", Run(even(ranks=2)))
+    later = Run(even(ranks=2, compute_ms=80.0), shift_us=3600e6)
+    synthetic.write(tmp_path / "traces", later, 1_791_000_000_000_000_000)
+    done = trace(tmp_path, "ddp")
+    assert done.returncode == 0, done.stderr
+    near(rows_of(tmp_path / "reports" / "ddp" / "summary.csv")[0]["step_ms"], 83.5, 0.001)
+
+
+@pytest.mark.parametrize("apart_s", [10, 3600])
+def test_ranks_of_two_runs_make_no_window(tmp_path, apart_s):
+    """Rank 0 is of one run and rank 1 of a later one: the later run is reported, without its rank 0."""
+    first = synthetic.write(tmp_path / "traces", Run(even(ranks=2)))
+    later = Run(even(ranks=2, compute_ms=80.0), generation_id=OTHER, shift_us=apart_s * 1e6)
+    second = synthetic.write(tmp_path / "traces", later, 1_790_000_000_000_000_000 + apart_s * 10 ** 9)
+    first[1].unlink()
+    second[0].unlink()
+    done = trace(tmp_path, "ddp")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ("dpt-trace: warning: no trace of rank 0 (world size 2): the figures are those of 1 rank; "
+                           f"'{first[0].relative_to(tmp_path)}' is of another run (generation_id 00000000000000a1)\n")
+    rows = rows_of(tmp_path / "reports" / "ddp" / "summary.csv")
+    assert [row["rank"] for row in rows] == ["1"]
+    near(rows[0]["step_ms"], 83.5, 0.001)
+    assert trace(tmp_path, "ddp", "--select", "all").returncode == 0
+    assert len(list((tmp_path / "reports" / "ddp").glob("run_*"))) == 2
+
+
+def test_older_files_have_no_generation_id(tmp_path):
+    """Their ranks are told apart by their times only."""
+    rows, done = report(tmp_path, Run(even(ranks=2), generation_id=""))
+    assert len(rows) == 2 and not done.stderr
+    files = mixed(tmp_path, Run(even(ranks=2), generation_id=""),
+                  Run(even(ranks=2), generation_id="", shift_us=3600e6))
+    refused(trace(tmp_path, "ddp", "--trace-files", files), "do not belong together", "more than a minute apart")
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"strategy": "full_shard"}, ["strategies ddp and full_shard"]), ({"world_size": 3}, ["world sizes 2 and 3"]),
+    ({"generation": 2}, ["generations 1 and 2"]), ({"window": 1}, ["two windows are mixed", "0 and 1"]),
+    ({"first_step": 30}, ["two windows are mixed", "3 to 5 and 30 to 32"]), ({"form": "pytorch"}, ["another program"]),
+    ({"generation_id": OTHER, "shift_us": 10e6}, ["of two runs", "00000000000000a1 and 00000000000000b2"]),
+    ({"generation_id": ""}, ["of two runs", "00000000000000a1 and (none)"]),
+    ({"shift_us": 3600e6}, ["more than a minute apart"]),
+])
+def test_refuses_ranks_of_different_runs(tmp_path, change, words):
+    files = mixed(tmp_path, Run(even(ranks=2)), Run(even(ranks=2), **change))
+    refused(trace(tmp_path, "ddp", "--trace-files", files), "do not belong together", *words)
+
+
+def test_refuses_two_files_of_a_rank(tmp_path):
+    paths = synthetic.write(tmp_path / "traces", Run(even(ranks=2)))
+    twin = tmp_path / "twin.json.gz"
+    twin.write_bytes(paths[1].read_bytes())
+    files = ",".join(map(str, [*paths, twin]))
+    refused(trace(tmp_path, "ddp", "--trace-files", files), "twin.json.gz", "both of rank 1")
+    refused(trace(tmp_path, "ddp", "--trace-files", twin, "--trace-files", twin), "both of rank 1")
+
+
+def test_refuses_a_rank_outside_its_world(tmp_path):
+    paths = synthetic.write(tmp_path, Run(even(ranks=3), world_size=2))
+    refused(trace(tmp_path, "ddp", "--trace-files", paths[2]), "rank 2 in a world of 2")
