@@ -5,9 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Clocks of hosts differ by less. */
-static const int64_t clocks_differ_ns = (int64_t)60 * 1000000000;
-
 static int number_after(const char *path, const char *word)
 {
     const char *found = NULL;
@@ -70,8 +67,8 @@ static enum dpt_status check_steps(const struct report_source *a, const struct r
     span_of(a, &first_a, &last_a);
     span_of(b, &first_b, &last_b);
     if (first_a.number <= last_b.number && first_b.number <= last_a.number) {
-        if (first_a.begin_ns <= last_b.end_ns + clocks_differ_ns &&
-            first_b.begin_ns <= last_a.end_ns + clocks_differ_ns)
+        if (first_a.begin_ns <= last_b.end_ns + REPORT_CLOCKS_DIFFER_NS &&
+            first_b.begin_ns <= last_a.end_ns + REPORT_CLOCKS_DIFFER_NS)
             return DPT_OK;
         return dpt_fail(err, DPT_EPROTO,
                         "'%s' and '%s' do not belong together: their steps are more than a minute "

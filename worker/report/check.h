@@ -4,6 +4,9 @@
 
 #include "worker/report/read_traces.h"
 
+/* Clocks of hosts differ by less. */
+#define REPORT_CLOCKS_DIFFER_NS ((int64_t)60 * 1000000000)
+
 /* The rank in "…/rank_3/…" or "…/worker_3.…"; `otherwise` if the path has neither. */
 int report_rank_of_path(const char *path, int otherwise);
 

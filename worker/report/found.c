@@ -59,7 +59,7 @@ static int64_t time_of_name(const char *path)
 
 enum dpt_status report_find_file(const char *path, struct report_found *found, struct dpt_err *err)
 {
-    struct report_file file;
+    struct report_file file = {.rank = 0};
     struct stat info;
     DPT_TRY(report_head_read(path, &file.head, err));
     if (found->n_files == FILES_MAX)

@@ -2,6 +2,7 @@
 #ifndef DPT_WORKER_REPORT_FOUND_H
 #define DPT_WORKER_REPORT_FOUND_H
 
+#include "worker/report/file_span.h"
 #include "worker/report/trace.h"
 
 struct report_file {
@@ -10,6 +11,9 @@ struct report_file {
     char strategy[64]; /* of the head; else of ".../STRATEGY/rank_R/..."; else "unknown" */
     int rank;
     int64_t time_ns; /* in the file's name; else of its last change; since 1970 */
+    /* Of another program's file, if its strategy has several windows; else not known. */
+    bool knows_span;
+    struct report_file_span span;
 };
 
 /* The files of one window. */
@@ -17,6 +21,8 @@ struct report_group {
     char strategy[64];
     struct report_head head; /* of its first file */
     int64_t time_ns;         /* of its first file */
+    bool knows_span;         /* of its first file; as report_file's */
+    struct report_file_span span;
     int number;              /* among the groups of its strategy, from 0, by time */
     bool is_latest;          /* of its strategy */
     bool is_latest_of_world; /* of its strategy and world size */
@@ -40,8 +46,10 @@ DPT_MUST_USE enum dpt_status report_find_file(const char *path, struct report_fo
                                               struct dpt_err *err);
 
 /* Makes the groups. Files of dpt belong together if strategy, world size, generation, its id and
- * window are equal; a second file of a rank begins a new group. The k-th files of all ranks of
- * another program belong together. */
+ * window are equal; a second file of a rank begins a new group. Files of another program belong
+ * together if their steps and times meet (file_span.h); of several such groups the nearest in time
+ * decides. For this the files are read, where a rank has several; where they cannot be read, the
+ * k-th files of all ranks belong together. */
 DPT_MUST_USE enum dpt_status report_group_windows(struct report_found *found, struct dpt_err *err);
 
 /* Makes one group of each strategy, with all its files. */

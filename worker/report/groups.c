@@ -21,7 +21,10 @@ static int compare_files(const void *left, const void *right)
 static enum dpt_status add_group(struct report_found *found, const struct report_file *file,
                                  struct dpt_err *err)
 {
-    struct report_group group = {.head = file->head, .time_ns = file->time_ns};
+    struct report_group group = {.head = file->head,
+                                 .time_ns = file->time_ns,
+                                 .knows_span = file->knows_span,
+                                 .span = file->span};
     (void)snprintf(group.strategy, sizeof group.strategy, "%s", file->strategy);
     if (!dpt_array_reserve(&found->groups, &found->groups_room, found->n_groups + 1,
                            sizeof *found->groups))
@@ -62,23 +65,96 @@ static bool is_of_window(const struct report_group *group, const struct report_f
            head->world_size == file->head.world_size;
 }
 
-/* The group that the file joins; n_groups: a new one. A window of dpt is known, so that the newest
- * group decides. The windows of other programs are counted. */
+/* The group that a file of dpt joins; n_groups: a new one. Its window is known, so that the newest
+ * group decides. */
 static size_t choose_group(const struct report_found *found, const struct report_file *file)
 {
     size_t chosen = found->n_groups;
+    for (size_t g = 0; g < found->n_groups; g++)
+        if (is_of_window(&found->groups[g], file))
+            chosen = has_rank(&found->groups[g], file->rank) ? found->n_groups : g;
+    return chosen;
+}
+
+static int64_t distance_ns(const struct report_group *group, const struct report_file *file)
+{
+    const int64_t apart_ns = file->span.begin_ns - group->span.begin_ns;
+    return apart_ns < 0 ? -apart_ns : apart_ns;
+}
+
+/* The same for a file of another program: by its span, else the first that lacks its rank and of
+ * which it may be. */
+static size_t choose_foreign_group(const struct report_found *found, const struct report_file *file)
+{
+    size_t chosen = found->n_groups, counted = found->n_groups;
     for (size_t g = 0; g < found->n_groups; g++) {
-        if (!is_of_window(&found->groups[g], file))
+        const struct report_group *group = &found->groups[g];
+        if (!is_of_window(group, file) || has_rank(group, file->rank))
             continue;
-        if (!has_rank(&found->groups[g], file->rank)) {
+        if (!group->knows_span || !file->knows_span)
+            counted = counted == found->n_groups ? g : counted;
+        else if (report_file_spans_meet(&group->span, &file->span) &&
+                 (chosen == found->n_groups ||
+                  distance_ns(group, file) < distance_ns(&found->groups[chosen], file)))
             chosen = g;
-            if (!file->head.is_dpt)
-                return chosen;
-        } else if (file->head.is_dpt) {
-            chosen = found->n_groups;
+    }
+    return chosen < found->n_groups ? chosen : counted;
+}
+
+/* ---- windows of other programs ---- */
+
+/* The end of the files of the strategy that begins at `first`. */
+static size_t end_of_strategy(const struct report_found *found, size_t first)
+{
+    size_t end = first;
+    while (end < found->n_files &&
+           strcmp(found->files[end].strategy, found->files[first].strategy) == 0)
+        end++;
+    return end;
+}
+
+static int compare_ranks(const void *left, const void *right)
+{
+    const int *a = left, *b = right;
+    return *a < *b ? -1 : *a > *b;
+}
+
+/* Whether another program wrote two of the files for one rank. */
+static enum dpt_status find_rank_twice(const struct report_file *files, size_t n, bool *ret,
+                                       struct dpt_err *err)
+{
+    int *ranks = calloc(n, sizeof *ranks);
+    size_t n_foreign = 0;
+    if (!ranks)
+        return dpt_fail_nomem(err, "list of traces");
+    for (size_t i = 0; i < n; i++)
+        if (!files[i].head.is_dpt)
+            ranks[n_foreign++] = files[i].rank;
+    qsort(ranks, n_foreign, sizeof *ranks, compare_ranks);
+    *ret = false;
+    for (size_t i = 1; i < n_foreign; i++)
+        *ret = *ret || ranks[i] == ranks[i - 1];
+    free(ranks);
+    return DPT_OK;
+}
+
+/* Reads the spans of other programs' files where a strategy has several windows. A file that cannot
+ * be read has none; a report of its window says why. */
+static enum dpt_status read_spans(struct report_found *found, struct dpt_err *err)
+{
+    for (size_t first = 0, end; first < found->n_files; first = end) {
+        bool twice = false;
+        end = end_of_strategy(found, first);
+        DPT_TRY(find_rank_twice(found->files + first, end - first, &twice, err));
+        for (size_t i = first; i < end && twice; i++) {
+            struct report_file *file = &found->files[i];
+            struct dpt_err ignored;
+            file->knows_span =
+                !file->head.is_dpt && report_file_span_read(file->path, file->head.base_ns,
+                                                            &file->span, &ignored) == DPT_OK;
         }
     }
-    return chosen;
+    return DPT_OK;
 }
 
 static bool is_of_another_run(const struct report_group *group, const struct report_file *file)
@@ -129,9 +205,11 @@ static void mark_latest(struct report_found *found)
 enum dpt_status report_group_windows(struct report_found *found, struct dpt_err *err)
 {
     sort_files(found);
+    DPT_TRY(read_spans(found, err));
     for (size_t i = 0; i < found->n_files; i++) {
         const struct report_file *file = &found->files[i];
-        const size_t group = choose_group(found, file);
+        const size_t group =
+            file->head.is_dpt ? choose_group(found, file) : choose_foreign_group(found, file);
         if (group == found->n_groups)
             DPT_TRY(add_group(found, file, err));
         DPT_TRY(join_group(&found->groups[group], file, err));

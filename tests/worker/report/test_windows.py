@@ -4,7 +4,7 @@ Run by ctest: pytest test_windows.py, with DPT_TRACE naming the program."""
 
 import pytest
 import synthetic
-from dpt_trace import near, refused, report, rows_of, trace
+from dpt_trace import change_events, near, refused, report, rows_of, trace
 from synthetic import Run, even
 
 OTHER = "00000000000000b2"  # the generation_id of another run
@@ -55,6 +55,30 @@ def test_ranks_of_two_runs_make_no_window(tmp_path, apart_s):
     near(rows[0]["step_ms"], 83.5, 0.001)
     assert trace(tmp_path, "ddp", "--select", "all").returncode == 0
     assert len(list((tmp_path / "reports" / "ddp").glob("run_*"))) == 2
+
+
+def without_steps(path):
+    change_events(path, lambda events: [event for event in events if not event["name"].startswith("ProfilerStep")])
+
+
+@pytest.mark.parametrize("has_steps", [True, False])
+@pytest.mark.parametrize("apart", [2, 200])
+def test_windows_of_another_program_with_a_missing_file(tmp_path, has_steps, apart):
+    """Rank 1 has no file of window 0: its file of window 1 joins that of rank 0, by its steps or, without steps, by its
+    times. Both windows have the same steps if rank 0 was started again, 2 s later."""
+    first = synthetic.write(tmp_path / "traces", Run(even(ranks=2), form="pytorch"))
+    first_step = 3 if apart == 2 else 30
+    later = Run(even(ranks=2, compute_ms=80.0), form="pytorch", first_step=first_step, shift_us=apart * 1e6)
+    second = synthetic.write(tmp_path / "traces", later, 1_790_000_000_000_000_000 + apart * 10 ** 9)
+    first[1].unlink()
+    for path in [] if has_steps else [first[0], *second]:
+        without_steps(path)
+    done = trace(tmp_path, "ddp", "--select", "all")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "dpt-trace: warning: no trace of rank 1 (world size 2): the figures are those of 1 rank\n"
+    windows = [[row["rank"] for row in rows_of(path / "summary.csv")]
+               for path in sorted((tmp_path / "reports" / "ddp").iterdir())]
+    assert windows == [["0"], ["0", "1"]]
 
 
 def test_older_files_have_no_generation_id(tmp_path):
