@@ -3,6 +3,7 @@
 
 #include "base/fs.h"
 #include "base/strategy_traits.h"
+#include "worker/report/damaged.h"
 #include "worker/report/output.h"
 #include "worker/report/page.h"
 #include "worker/report/summary.h"
@@ -99,8 +100,13 @@ static enum dpt_status report_windows(const struct report_args *args,
 
 enum dpt_status report_command_windows(const struct report_args *args, struct dpt_err *err)
 {
+    const bool sharded = args->command == REPORT_SHARDING;
+    const struct report_wanted wanted = {
+        .replicated = !sharded, .sharded = sharded, .newest_only = !args->all};
     struct report_found found = {0};
     enum dpt_status status = find_files(args, &found, err);
+    if (status == DPT_OK)
+        status = report_settle_damaged(&found, &wanted, err);
     if (status == DPT_OK)
         status = report_windows(args, &found, err);
     report_found_free(&found);

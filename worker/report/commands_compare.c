@@ -2,6 +2,7 @@
 #include "worker/report/commands.h"
 
 #include "base/fs.h"
+#include "worker/report/damaged.h"
 #include "worker/report/output.h"
 #include "worker/report/page.h"
 #include "worker/report/summary.h"
@@ -50,10 +51,13 @@ static enum dpt_status add_windows(const struct report_args *args, const struct 
 static enum dpt_status add_folder(const struct report_args *args, const char *dir,
                                   struct comparison *c, struct dpt_err *err)
 {
+    const struct report_wanted all = {.replicated = true, .sharded = true};
     struct report_found found = {0};
     enum dpt_status status = report_find_below(dir, &found, err);
     if (status == DPT_OK)
         status = report_group_windows(&found, err);
+    if (status == DPT_OK)
+        status = report_settle_damaged(&found, &all, err);
     if (status == DPT_OK)
         status = add_windows(args, &found, c, err);
     report_found_free(&found);

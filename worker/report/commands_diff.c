@@ -1,6 +1,7 @@
 /* The command diff (commands.h). */
 #include "worker/report/commands.h"
 
+#include "worker/report/damaged.h"
 #include "worker/report/diff.h"
 #include "worker/report/output.h"
 #include "worker/report/window_report.h"
@@ -18,6 +19,7 @@ static enum dpt_status print_csv(const void *what, FILE *out, struct dpt_err *er
 /* Fills *found with the newest window of a folder, or with one file. */
 static enum dpt_status find_side(const char *path, struct report_found *found, struct dpt_err *err)
 {
+    const struct report_wanted newest = {.replicated = true, .sharded = true, .newest_only = true};
     struct stat info;
     if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode)) {
         DPT_TRY(report_find_file(path, found, err));
@@ -25,6 +27,7 @@ static enum dpt_status find_side(const char *path, struct report_found *found, s
     }
     DPT_TRY(report_find_below(path, found, err));
     DPT_TRY(report_group_windows(found, err));
+    DPT_TRY(report_settle_damaged(found, &newest, err));
     if (found->n_groups == 0) {
         char hint[256];
         (void)snprintf(hint, sizeof hint, " There is none in '%.200s'.", path);

@@ -57,18 +57,25 @@ static int64_t time_of_name(const char *path)
     return -1;
 }
 
+/* The time in the file's name; else of its last change. */
+static enum dpt_status time_of_file(const char *path, int64_t *ret_ns, struct dpt_err *err)
+{
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return dpt_fail_errno(err, errno, "read '%s'", path);
+    const int64_t named_ns = time_of_name(path);
+    *ret_ns =
+        named_ns >= 0 ? named_ns : (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
+    return DPT_OK;
+}
+
 enum dpt_status report_find_file(const char *path, struct report_found *found, struct dpt_err *err)
 {
     struct report_file file = {.rank = 0};
-    struct stat info;
     DPT_TRY(report_head_read(path, &file.head, err));
     if (found->n_files == FILES_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "more than %d trace files", FILES_MAX);
-    if (stat(path, &info) != 0)
-        return dpt_fail_errno(err, errno, "read '%s'", path);
-    file.time_ns = time_of_name(path);
-    if (file.time_ns < 0)
-        file.time_ns = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
+    DPT_TRY(time_of_file(path, &file.time_ns, err));
     file.rank = file.head.rank != REPORT_UNKNOWN ? file.head.rank
                                                  : report_rank_of_path(path, (int)found->n_files);
     if (file.head.strategy[0])
@@ -89,6 +96,21 @@ enum dpt_status report_find_file(const char *path, struct report_found *found, s
     return DPT_OK;
 }
 
+static enum dpt_status add_damaged(const char *path, struct report_found *found,
+                                   const struct dpt_err *why, struct dpt_err *err)
+{
+    struct report_damaged file = {.rank = report_rank_of_path(path, REPORT_UNKNOWN), .err = *why};
+    DPT_TRY(time_of_file(path, &file.time_ns, err));
+    strategy_of_path(path, file.strategy, sizeof file.strategy);
+    if (found->n_damaged == FILES_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW, "more than %d damaged files", FILES_MAX);
+    if (!dpt_array_reserve(&found->damaged, &found->damaged_room, found->n_damaged + 1,
+                           sizeof *found->damaged))
+        return dpt_fail_nomem(err, "list of traces");
+    found->damaged[found->n_damaged++] = file;
+    return DPT_OK;
+}
+
 static enum dpt_status find_in_folder(const char *dir, int depth, struct report_found *found,
                                       struct dpt_err *err);
 
@@ -103,7 +125,15 @@ static enum dpt_status find_at(const char *dir, const char *name, int depth,
                                : dpt_fail_errno(err, errno, "read '%s'", path);
     if (S_ISDIR(info.st_mode))
         return depth < DEPTH_MAX ? find_in_folder(path, depth + 1, found, err) : DPT_OK;
-    return is_trace_name(name) ? report_find_file(path, found, err) : DPT_OK;
+    if (!is_trace_name(name))
+        return DPT_OK;
+    struct dpt_err why;
+    const enum dpt_status status = report_find_file(path, found, &why);
+    if (status == DPT_EPROTO || status == DPT_ECORRUPT)
+        return add_damaged(path, found, &why, err);
+    if (status != DPT_OK)
+        *err = why;
+    return status;
 }
 
 /* Follows no links to folders. At most DEPTH_MAX folders deep. */
@@ -135,6 +165,7 @@ void report_found_free(struct report_found *found)
         free(found->groups[i].ranks);
     }
     free(found->files);
+    free(found->damaged);
     free(found->groups);
     *found = (struct report_found){0};
 }

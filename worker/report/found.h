@@ -31,15 +31,27 @@ struct report_group {
     size_t n, paths_room, ranks_room;
 };
 
+/* A file whose head cannot be read. */
+struct report_damaged {
+    char strategy[64]; /* by its path, as report_file's */
+    int rank;          /* by its path; REPORT_UNKNOWN */
+    int64_t time_ns;   /* as report_file's */
+    struct dpt_err err;
+};
+
 struct report_found {
     struct report_file *files;
     size_t n_files, files_room;
+    struct report_damaged *damaged; /* of folders */
+    size_t n_damaged, damaged_room;
     struct report_group *groups; /* by strategy, then by time */
     size_t n_groups, groups_room;
 };
 
 /* Adds the files below `dir` whose names end with ".trace.json" or ".trace.json.gz". A folder that
- * is absent has none. Reads the head of each file; for errors see report_head_read. */
+ * is absent has none. Reads the head of each file; for errors see report_head_read.
+ * report_find_below lists damaged files as such (DPT_ECORRUPT, DPT_EPROTO); the caller calls
+ * report_settle_damaged (damaged.h). */
 DPT_MUST_USE enum dpt_status report_find_below(const char *dir, struct report_found *found,
                                                struct dpt_err *err);
 DPT_MUST_USE enum dpt_status report_find_file(const char *path, struct report_found *found,

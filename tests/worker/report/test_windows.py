@@ -115,3 +115,51 @@ def test_refuses_two_files_of_a_rank(tmp_path):
 def test_refuses_a_rank_outside_its_world(tmp_path):
     paths = synthetic.write(tmp_path, Run(even(ranks=3), world_size=2))
     refused(trace(tmp_path, "ddp", "--trace-files", paths[2]), "rank 2 in a world of 2")
+
+
+# ---------------------------------------------------------------- a damaged file beside windows that can be reported
+
+def damage(folder, strategy, time_ns, rank=1):
+    path = folder / "traces" / "profile" / strategy / f"rank_{rank}" / f"worker_{rank}.{time_ns}.pt.trace.json.gz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\x1f\x8b damaged")
+    return path
+
+
+WRITTEN_NS = 1_790_000_000_000_000_000
+
+
+@pytest.mark.parametrize("strategy, time_ns", [("full_shard", WRITTEN_NS + 10 ** 9), ("ddp", WRITTEN_NS - 10 ** 9)])
+def test_damaged_file_of_another_window(tmp_path, strategy, time_ns):
+    """Another strategy, or an older window of a rank that the newest window has."""
+    synthetic.write(tmp_path / "traces", Run(even(ranks=2)), WRITTEN_NS)
+    path = damage(tmp_path, strategy, time_ns)
+    done = trace(tmp_path, "ddp")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(f"dpt-trace: warning: '{path.relative_to(tmp_path)}'"), done.stderr
+    assert done.stderr.endswith("; it is of no window that is reported\n") and done.stderr.count("\n") == 1
+    assert len(rows_of(tmp_path / "reports" / "ddp" / "summary.csv")) == 2
+    if strategy == "ddp":
+        refused(trace(tmp_path, "ddp", "--select", "all"), str(time_ns))
+    else:
+        refused(trace(tmp_path, "sharding"), str(time_ns))
+    refused(trace(tmp_path, "compare"), str(time_ns))
+
+
+def test_damaged_file_beside_sharding(tmp_path):
+    synthetic.write(tmp_path / "traces", Run(even(ranks=2), strategy="full_shard"), WRITTEN_NS)
+    path = damage(tmp_path, "ddp", WRITTEN_NS)
+    done = trace(tmp_path, "sharding")
+    assert done.returncode == 0 and str(path.name) in done.stderr, done.stderr
+    path.unlink()
+    path = damage(tmp_path, "mine", WRITTEN_NS)
+    refused(trace(tmp_path, "sharding"), path.name)
+
+
+@pytest.mark.parametrize("strategy, time_ns, rank", [
+    ("ddp", WRITTEN_NS + 10 ** 9, 1), ("ddp", WRITTEN_NS - 10 ** 9, 2), ("..", WRITTEN_NS - 10 ** 9, 1)])
+def test_damaged_file_that_may_be_of_the_window(tmp_path, strategy, time_ns, rank):
+    """It is newer, of a rank that the window lacks, or in no folder of a strategy."""
+    synthetic.write(tmp_path / "traces", Run(even(ranks=2), world_size=3), WRITTEN_NS)
+    damage(tmp_path, strategy, time_ns, rank)
+    refused(trace(tmp_path, "ddp"), str(time_ns))
