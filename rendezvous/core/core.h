@@ -37,7 +37,7 @@ struct dpt_rdzv_options {
     uint64_t epoch; /* a random number, not 0; a new one at each start of the server */
     int64_t now_ms;
     bool fresh; /* no node can have known an earlier server, so the server waits for none */
-    /* Limits of one run; 0: those of the protocol. Nodes of 8 ranks take about 1.7 KB of memory a
+    /* Limits of one run; 0: those of the protocol. Nodes of 8 ranks take about 1.1 KB of memory a
      * rank (docs/membership.md, "Many nodes"). */
     uint32_t nodes_max, world_max;
 };

@@ -80,7 +80,7 @@ static const char help_text[] =
     "                    /var/lib/dpt-rdzv/PORT; with --port 0: none)\n"
     "  --port-file FILE  write the port to FILE once it listens\n"
     "  --max-nodes N     nodes of one run (default 16384, at most 65536)\n"
-    "  --max-ranks N     ranks of one run (default and at most 131072); a rank takes about 1.7 KB\n"
+    "  --max-ranks N     ranks of one run (default and at most 131072); a rank takes about 1.1 KB\n"
     "  --log-level L     debug, info (default), warn or error\n"
     "  --version         print the version\n"
     "  --help            print this\n"
