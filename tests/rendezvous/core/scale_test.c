@@ -88,7 +88,7 @@ static void test_backlog_lengthens_the_pause(void **state)
         fake_say(&a, &stage);
         fake_say(&b, &stage);
     }
-    assert_int_equal(a.heartbeat_ms, dpt_timing_from(5000, 0).lease_ms / 4);
+    assert_int_equal(a.heartbeat_ms, dpt_timing_from(5000, 0).drain_ms / 8);
     assert_int_equal(stage.view.nodes, 2);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     stage_pass_speaking(&stage, both, 2, 20000);
