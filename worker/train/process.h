@@ -5,7 +5,15 @@
 
 #include "worker/train/state/rooms.h"
 
-enum { STEP_TIMES_COUNT = 16 };
+enum {
+    STEP_TIMES_COUNT = 16,
+    STEP_RECORDS_COUNT = 1024 /* newest steps in the record of a rank's steps */
+};
+
+struct rank_step_times {
+    int64_t step; /* completed steps */
+    double step_ms, wait_ms;
+};
 
 /* Times and tokens of the steps of this process. */
 struct rank_loop {
@@ -21,7 +29,8 @@ struct rank_loop {
     int64_t line_tokens;
     double line_seconds;
     int64_t steps_made;
-    bool rescued; /* a RESCUE was carried out */
+    struct rank_step_times times[STEP_RECORDS_COUNT]; /* the step of number i at i % COUNT */
+    bool rescued;                                     /* a RESCUE was carried out */
 };
 
 static inline int64_t rank_tokens_per_step(const struct dpt_rank *r)
@@ -45,6 +54,12 @@ enum train_end {
 /* train_loop.c: trains, or evaluates, until the generation ends. */
 DPT_MUST_USE enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret,
                                         struct dpt_err *err);
+
+/* step_times.c. rank_note_times is called after each step of this process, and counts it.
+ * rank_write_times writes node-NODE/rank-LOCAL.steps.json at the end of the run; an error is
+ * logged. */
+void rank_note_times(struct dpt_rank *r, double step_ms, double wait_ms);
+void rank_write_times(struct dpt_rank *r);
 
 /* run_end.c. All ranks call these together. rank_finish writes the last checkpoint, the summary,
  * and the hash in the report. rank_finish_evaluation writes evaluation.json of a run that only

@@ -84,6 +84,7 @@ enum dpt_status rank_finish(struct dpt_rank *r, struct dpt_err *err)
 {
     char hash[DPT_HASH_HEX_BYTES];
     rank_write_records(r);
+    rank_write_times(r);
     DPT_TRY(rank_weights_hash(r, hash, err));
     DPT_TRY(rank_check_last_state(r, err));
     DPT_TRY(rank_save_last(r, hash, err));

@@ -39,7 +39,7 @@ static double account_step(struct dpt_rank *r, struct dpt_comm_account *ret)
     r->loop->tokens_trained += rank_tokens_per_step(r);
     r->loop->train_seconds += step_ms * 1e-3;
     dpt_epoch_add_time(&r->state.epoch, step_ms * 1e-3);
-    r->loop->steps_made++;
+    rank_note_times(r, step_ms, (double)ret->waited_ns * 1e-6);
     return step_ms;
 }
 

@@ -6,7 +6,8 @@
  *   DPT_TEST_FLIP_WEIGHT_BIT=RANK:STEP    flips a bit of the rank's weights after the step
  *   DPT_TEST_SPOIL_STEPS=COUNT:FIRST[:FACTOR]  multiplies the gradients of these steps by FACTOR
  * (by default NaN), in every slot and so in every world alike
- *   DPT_TEST_SLOW_SLOTS=US:FILE           delays each slot's backward pass (delays.h) */
+ *   DPT_TEST_SLOW_SLOTS=US:FILE           delays each slot's backward pass (delays.h)
+ *   DPT_TEST_SLOW_RANK=RANK               only of this rank */
 #include "tests/worker/train/delays.h"
 
 #include "base/log.h"
@@ -53,9 +54,10 @@ struct faults {
         int64_t first, n;
         double factor;
     } spoilt;
-    int rank;   /* in the present generation */
-    bool armed; /* the next announced gradient is to be damaged */
-    bool slow;  /* the next announced gradient is the slot's first */
+    int rank;      /* in the present generation */
+    int slow_rank; /* whose slots may be delayed; -1: all */
+    bool armed;    /* the next announced gradient is to be damaged */
+    bool slow;     /* the next announced gradient is the slot's first */
     struct dpt_slot *slot;
     void (*announce)(void *ctx, int param);
     void *announce_ctx;
@@ -110,7 +112,7 @@ static void flip_and_announce(void *ctx, int param)
     struct faults *f = ctx;
     const struct dpt_model *model = f->env.model;
     const struct dpt_param *p = dpt_model_param(model, param);
-    if (f->slow)
+    if (f->slow && (f->slow_rank < 0 || f->slow_rank == f->rank))
         dpt_test_delay("DPT_TEST_SLOW_SLOTS");
     f->slow = false;
     if (f->armed)
@@ -221,6 +223,9 @@ enum dpt_status __wrap_dpt_strategy_create(const struct dpt_strategy_env *env,
     f->gradient = read_place("DPT_TEST_FLIP_GRADIENT_BIT");
     f->weight = read_place("DPT_TEST_FLIP_WEIGHT_BIT");
     read_spoilt(f);
+    const char *slow_rank = getenv("DPT_TEST_SLOW_RANK");
+    if (!slow_rank || sscanf(slow_rank, "%d", &f->slow_rank) != 1)
+        f->slow_rank = -1;
     pthread_mutex_lock(&list_mutex);
     f->next = list;
     list = f;
