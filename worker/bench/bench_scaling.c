@@ -3,8 +3,8 @@
  * cause of most lost time.
  *
  * The runs of all worlds alternate, round after round: each round gives one speed-up of each world,
- * beside the run of the smallest world in the same round. Each rank has its own node and so its own
- * log, which has its waits; hybrid_shard has several ranks a node, GPUs have one node. */
+ * beside the run of the smallest world in the same round. Each rank has its own node, but dp, GPUs
+ * and hybrid_shard have several ranks a node. */
 #include "worker/bench/bench_scaling.h"
 
 #include "base/cores.h"

@@ -19,10 +19,9 @@ enum { LINE_BYTES = 4096 };
 /* The figures of one node's metrics.jsonl. */
 struct node_steps {
     int n, n_losses; /* measured steps; all steps */
-    double step_ms[MEASURED_STEPS_MAX], wait_ms[MEASURED_STEPS_MAX];
+    double step_ms[MEASURED_STEPS_MAX];
     double losses[MEASURED_LOSSES_MAX];
     double sent[MEASURED_STEPS_MAX]; /* bytes */
-    double waited_ms, total_ms;
 };
 
 static double real_of(const json_t *value)
@@ -34,21 +33,18 @@ static enum dpt_status take_line(json_t *line, int warmup, struct node_steps *s,
                                  struct dpt_err *err)
 {
     json_int_t step, sent;
-    double step_ms, wait_ms;
+    double step_ms;
     if (json_object_get(line, "val_loss") || json_object_get(line, "epoch"))
         return DPT_OK;
-    if (json_unpack(line, "{s:I, s:F, s:F, s:I}", "step", &step, "step_ms", &step_ms, "wait_ms",
-                    &wait_ms, "sent_bytes", &sent) != 0)
+    if (json_unpack(line, "{s:I, s:F, s:I}", "step", &step, "step_ms", &step_ms, "sent_bytes",
+                    &sent) != 0)
         return dpt_fail(err, DPT_EPROTO, "a line of metrics.jsonl without the figures of a step");
     if (s->n_losses < MEASURED_LOSSES_MAX)
         s->losses[s->n_losses++] = real_of(json_object_get(line, "loss"));
     if (step <= warmup || s->n == MEASURED_STEPS_MAX)
         return DPT_OK;
     s->step_ms[s->n] = step_ms;
-    s->wait_ms[s->n] = wait_ms;
     s->sent[s->n++] = (double)sent;
-    s->waited_ms += wait_ms;
-    s->total_ms += step_ms;
     return DPT_OK;
 }
 
@@ -134,34 +130,66 @@ static enum dpt_status read_memory(const char *path, struct measured *m, struct 
     return DPT_OK;
 }
 
-/* Reads the accounts of all ranks of node `i`; adds their number to *ranks. */
-static enum dpt_status read_memories(const char *dir, int i, struct measured *m, int *ranks,
-                                     struct dpt_err *err)
+/* Adds the waits of a rank to the sums of each step; end_waits makes means of them. */
+static enum dpt_status add_waits(const json_t *times, const struct measured_run *run, bool first,
+                                 struct measured *m)
+{
+    const json_t *steps = json_object_get(times, "step");
+    double waited_ms = 0, total_ms = 0;
+    int n = 0;
+    for (size_t i = 0; i < json_array_size(steps); i++) {
+        const json_int_t step = json_integer_value(json_array_get(steps, i));
+        const double ms = real_of(json_array_get(json_object_get(times, "step_ms"), i)),
+                     wait_ms = real_of(json_array_get(json_object_get(times, "wait_ms"), i));
+        if (step <= run->warmup)
+            continue;
+        if (step != run->warmup + ++n || n > run->steps || isnan(ms) || isnan(wait_ms))
+            return DPT_EPROTO;
+        if (first || wait_ms < m->exposed_ms[n - 1])
+            m->exposed_ms[n - 1] = wait_ms;
+        m->late_ms[n - 1] += wait_ms;
+        waited_ms += wait_ms;
+        total_ms += ms;
+    }
+    m->wait_share += waited_ms / total_ms;
+    return n == run->steps ? DPT_OK : DPT_EPROTO;
+}
+
+static void end_waits(int ranks, struct measured *m)
+{
+    for (int k = 0; k < m->n; k++)
+        m->late_ms[k] = m->late_ms[k] / ranks - m->exposed_ms[k];
+    m->wait_share /= ranks;
+}
+
+/* Reads the times of a rank's steps. `first`: of the run's first rank. */
+static enum dpt_status read_times(const char *path, const struct measured_run *run, bool first,
+                                  struct measured *m, struct dpt_err *err)
+{
+    json_error_t error;
+    json_t *times = json_load_file(path, 0, &error);
+    const enum dpt_status status = add_waits(times, run, first, m);
+    json_decref(times);
+    return status == DPT_OK
+               ? DPT_OK
+               : dpt_fail(err, status, "'%s' has not the times of %d steps", path, run->steps);
+}
+
+/* Reads the records of all ranks of node `i`; adds their number to *ranks. */
+static enum dpt_status read_ranks(const struct measured_run *run, int i, struct measured *m,
+                                  int *ranks, struct dpt_err *err)
 {
     for (int r = 0;; r++) {
-        char path[BENCH_PATH_BYTES];
-        (void)snprintf(path, sizeof path, "%s/n%d/node-n%d/rank-%d.memory.json", dir, i, i, r);
+        char node[BENCH_PATH_BYTES / 2], path[BENCH_PATH_BYTES];
+        (void)snprintf(node, sizeof node, "%s/n%d/node-n%d", run->dir, i, i);
+        (void)snprintf(path, sizeof path, "%s/rank-%d.memory.json", node, r);
         if (access(path, F_OK) != 0 && errno == ENOENT)
             return DPT_OK;
         DPT_TRY(read_memory(path, m, err));
+        (void)snprintf(path, sizeof path, "%s/rank-%d.steps.json", node, r);
+        DPT_TRY(read_times(path, run, *ranks == 0, m, err));
         ++*ranks;
     }
-}
-
-/* Adds the waits of a node to the means of each step. */
-static void add_waits(const struct node_steps *steps, bool first, struct measured *m)
-{
-    for (int k = 0; k < m->n; k++) {
-        if (first || steps->wait_ms[k] < m->exposed_ms[k])
-            m->exposed_ms[k] = steps->wait_ms[k];
-        m->late_ms[k] += steps->wait_ms[k]; /* the sum of all waits; see end_waits */
-    }
-}
-
-static void end_waits(int nodes, struct measured *m)
-{
-    for (int k = 0; k < m->n; k++)
-        m->late_ms[k] = m->late_ms[k] / nodes - m->exposed_ms[k];
 }
 
 /* Reads what node `i` wrote. */
@@ -177,15 +205,13 @@ static enum dpt_status read_node(const struct measured_run *run, int i, struct m
     DPT_TRY(read_plan(path, &sends, err));
     (void)snprintf(path, sizeof path, "%s/n%d/summary.json", run->dir, i);
     DPT_TRY(read_summary(path, m, err));
-    DPT_TRY(read_memories(run->dir, i, m, ranks, err));
+    DPT_TRY(read_ranks(run, i, m, ranks, err));
     if (i == 0) {
         memcpy(m->step_ms, steps.step_ms, sizeof m->step_ms);
         memcpy(m->losses, steps.losses, sizeof m->losses);
         m->n = steps.n;
         m->n_losses = steps.n_losses;
     }
-    add_waits(&steps, i == 0, m);
-    m->wait_share += steps.waited_ms / steps.total_ms / run->nodes;
     const int64_t sent = (int64_t)dpt_median(steps.sent, steps.n);
     if (i == 0 || sent > m->sent_bytes) {
         m->sent_bytes = sent;
@@ -200,10 +226,10 @@ static enum dpt_status read_nodes(const struct measured_run *run, struct measure
     int ranks = 0;
     for (int i = 0; i < run->nodes; i++)
         DPT_TRY(read_node(run, i, ret, &ranks, err));
-    end_waits(run->nodes, ret);
     if (ranks != ret->world_size)
-        return dpt_fail(err, DPT_EPROTO, "'%s' has the memory of %d ranks of %d", run->dir, ranks,
+        return dpt_fail(err, DPT_EPROTO, "'%s' has the records of %d ranks of %d", run->dir, ranks,
                         ret->world_size);
+    end_waits(ranks, ret);
     return DPT_OK;
 }
 

@@ -27,15 +27,15 @@ struct measured_run {
     int64_t timeout_ms;
 };
 
-/* One rank of each node writes a log. */
+/* One rank of each node writes a log; every rank writes records. */
 struct measured {
     int n; /* measured steps */
     double step_ms[MEASURED_STEPS_MAX];
     /* The main thread of the rank that comes last waits for transfers only. So the least wait of
-     * the logged ranks in a step is exposed communication. The mean of the others' waits beyond it
-     * is the wait for late ranks. */
+     * the ranks in a step is exposed communication. The mean over the ranks of their waits beyond
+     * it is the wait for late ranks. */
     double exposed_ms[MEASURED_STEPS_MAX], late_ms[MEASURED_STEPS_MAX];
-    double wait_share; /* of a step, mean over the nodes */
+    double wait_share; /* of a step, mean over the ranks */
     int n_losses;
     double losses[MEASURED_LOSSES_MAX]; /* of all steps, warm-up included */
     /* Of a step, the median over the steps; of the node whose logged rank sends most. */

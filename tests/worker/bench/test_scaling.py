@@ -1,10 +1,11 @@
 """dpt-bench scaling, compare and accumulation at tiny size: the figures that they must give, equal weights where the
 trajectory promises them, pages that are well-formed, and wrong options. Standard library only.
 
-    python3 test_scaling.py scaling|compare|accumulation build/bin/dpt-bench
+    python3 test_scaling.py scaling|compare|accumulation build/bin/dpt-bench build/tests/dpt-worker-with-faults
 """
 
 import json
+import os
 import random
 import re
 import shutil
@@ -17,6 +18,7 @@ from xml.etree import ElementTree
 MODEL = "n_layer: 2, n_head: 2, n_embd: 48, context: 32, vocab: 256, dropout: 0.0"
 SMALL = ["--model", MODEL, "--seq", "16", "--rounds", "1", "--steps", "3"]
 TIMEOUT_S, IMAGES = 150, 96
+SLOW_MS = 100  # a slot of the slowed rank; without it a step takes 1 to 20 ms
 TEXT_CONFIG = """\
 run: small
 cluster: {{nnodes: "1:4", threads: 1, timeout_s: 20}}
@@ -41,15 +43,16 @@ log: {{dir: "{folder}/never-log"}}
 """
 
 
-def bench(program, name, *flags):
-    return subprocess.run([program, name, *map(str, flags)], capture_output=True, text=True, timeout=TIMEOUT_S)
+def bench(program, name, *flags, env=None):
+    return subprocess.run([program, name, *map(str, flags)], capture_output=True, text=True, timeout=TIMEOUT_S,
+                          env={**os.environ, **(env or {})})
 
 
-def measured(program, name, *flags):
+def measured(program, name, *flags, env=None):
     """(report, what was printed) of a bench that succeeds."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "r.json"
-        run = bench(program, name, *flags, "--json", path)
+        run = bench(program, name, *flags, "--json", path, env=env)
         assert run.returncode == 0, f"exit {run.returncode}\n{run.stdout}{run.stderr}"
         return json.loads(path.read_text()), run.stdout
 
@@ -59,16 +62,21 @@ def refused(program, name, code, words, *flags):
     assert run.returncode == code and words in run.stderr, run
 
 
-def unsteady(program, folder):
-    """dpt-bench beside a worker that trains from another seed in each run."""
-    programs, own = Path(program).resolve().parent, folder / "unsteady"
+def beside(program, own, command):
+    """dpt-bench in the folder `own`, beside a worker that is this shell command."""
     own.mkdir()
     shutil.copy(program, own / "dpt-bench")
-    (own / "dpt-rdzv").symlink_to(programs / "dpt-rdzv")
+    (own / "dpt-rdzv").symlink_to(Path(program).resolve().parent / "dpt-rdzv")
     worker = own / "dpt-worker"
-    worker.write_text(f'#!/bin/sh\nexec "{programs}/dpt-worker" "$@" --set seed=$$\n')
+    worker.write_text(f"#!/bin/sh\nexec {command}\n")
     worker.chmod(0o755)
     return own / "dpt-bench"
+
+
+def unsteady(program, folder):
+    """dpt-bench beside a worker that trains from another seed in each run."""
+    worker = Path(program).resolve().parent / "dpt-worker"
+    return beside(program, folder / "unsteady", f'"{worker}" "$@" --set seed=$$')
 
 
 def check_price(report, said, rows):
@@ -127,6 +135,23 @@ def check_scaling(program, folder):
     refused(program, "scaling", 2, "unknown key", "--worlds", "1", "--set", "train.stpes=1")
     refused(unsteady(program, folder), "scaling", 1, "two runs of ddp on 1 ranks ended with different weights",
             "--worlds", "1", "--batch", "4", *SMALL, "--rounds", "2")
+
+
+def check_straggler(program, faulty, folder):
+    """Rank 1 of four is slowed by a known time in each of its two slots. The others wait for it, whether every rank has
+    a node (ddp) or all are in one (dp)."""
+    env = {"DPT_TEST_SLOW_SLOTS": f"{SLOW_MS * 1000}:{folder / 'delays'}", "DPT_TEST_SLOW_RANK": "1"}
+    bench_of_it = beside(program, folder / "slowed", f'"{Path(faulty).resolve()}" "$@"')
+    report, said = measured(bench_of_it, "scaling", "--strategy", "ddp,dp", "--worlds", "1,4", "--batch", "16", *SMALL,
+                            env=env)
+    rows = [row for row in report["rows"] if row["ranks"] == 4]
+    assert [(row["strategy"], row["nodes"]) for row in rows] == [("ddp", 4), ("dp", 1)], report
+    for row in rows:
+        step_ms = row["step_ms"]["median"]
+        assert step_ms >= 2 * SLOW_MS, row
+        # Three of four ranks wait for all but their own computation, and the slow one for transfers.
+        assert 0.6 * step_ms < row["late_ms"] < 0.75 * step_ms and row["exposed_ms"] < 0.2 * step_ms, row
+        assert row["bottleneck"] == "straggler", said
 
 
 def check_compare(program, folder):
@@ -193,10 +218,12 @@ def check_accumulation(program, folder):
             "--config", folder / "text.yaml", "--micro", "2", "--repeats", "2", "--steps", "1")
 
 
-def main(name, program):
+def main(name, program, faulty):
     with tempfile.TemporaryDirectory() as folder:
         {"scaling": check_scaling, "compare": check_compare, "accumulation": check_accumulation}[name](
             program, Path(folder))
+        if name == "scaling":
+            check_straggler(program, faulty, Path(folder))
 
 
 if __name__ == "__main__":
