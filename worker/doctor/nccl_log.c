@@ -234,6 +234,7 @@ void dpt_nccl_log_add(struct dpt_nccl_log *log, const char *line)
         return;
     }
     log->lines++;
+    dpt_nccl_tuning_add(&log->tuning, line, (size_t)(body - line), body);
     if (strncmp(body, "Channel ", 8) == 0 && strstr(body, " via "))
         take_connection(log, body);
     else if (strncmp(body, "Channel ", 8) == 0)
@@ -242,6 +243,11 @@ void dpt_nccl_log_add(struct dpt_nccl_log *log, const char *line)
         take_facts(log, body);
     if (!find_meaning(log, body) && is_warning)
         add_reason(log, body, "", true, body);
+}
+
+void dpt_nccl_log_end(struct dpt_nccl_log *log)
+{
+    dpt_nccl_tuning_end(&log->tuning);
 }
 
 int dpt_nccl_log_edges(const struct dpt_nccl_log *log, const char *prefix)

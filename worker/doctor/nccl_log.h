@@ -5,6 +5,8 @@
 #ifndef DPT_WORKER_DOCTOR_NCCL_LOG_H
 #define DPT_WORKER_DOCTOR_NCCL_LOG_H
 
+#include "worker/doctor/nccl_tuning.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -47,11 +49,14 @@ struct dpt_nccl_log {
     struct dpt_nccl_edge edge[DPT_NCCL_EDGES_MAX];
     int n_reasons;
     struct dpt_nccl_reason reason[DPT_NCCL_REASONS_MAX];
+    struct dpt_nccl_tuning tuning;
 };
 
 /* Takes one line of the file, without its newline. Control characters and any length are allowed.
  */
 void dpt_nccl_log_add(struct dpt_nccl_log *log, const char *line);
+/* Call it after the last line. */
+void dpt_nccl_log_end(struct dpt_nccl_log *log);
 
 /* The number of edges whose transport begins with `prefix` ("P2P", "SHM", "NET"). */
 int dpt_nccl_log_edges(const struct dpt_nccl_log *log, const char *prefix);

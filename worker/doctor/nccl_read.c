@@ -45,6 +45,7 @@ enum dpt_status dpt_nccl_log_read(const char *path, struct dpt_nccl_log *ret, st
             dpt_nccl_log_add(ret, line);
         continues = !whole;
     }
+    dpt_nccl_log_end(ret);
     const bool failed = ferror(file) != 0;
     const int error = errno;
     (void)fclose(file);
@@ -81,9 +82,24 @@ static void judge_transports(const struct dpt_nccl_log *log, struct dpt_findings
                                "NCCL_DEBUG_SUBSYS leaves INIT and GRAPH out");
 }
 
+/* A remedy for a log that does not say what NCCL chose. */
+static void judge_tuning(const struct dpt_nccl_log *log, struct dpt_findings *findings)
+{
+    if (log->tuning.n_choices > 0)
+        return;
+    struct dpt_finding *line =
+        dpt_findings_add(findings, DPT_FINDING_INFO, section, "algorithms",
+                         "the log does not name what NCCL chose by size%s",
+                         log->tuning.n_tables > 0 ? ", only its table of times" : "");
+    dpt_finding_set_remedy(line,
+                           "NCCL 2.20 and newer: NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,ENV,TUNING, and "
+                           "the log of rank 0");
+}
+
 void dpt_nccl_log_judge(const struct dpt_nccl_log *log, struct dpt_findings *findings)
 {
     judge_transports(log, findings);
+    judge_tuning(log, findings);
     for (int i = 0; i < log->n_reasons; i++) {
         const struct dpt_nccl_reason *reason = &log->reason[i];
         struct dpt_finding *line =

@@ -125,6 +125,7 @@ void dpt_report_print_nccl(const struct dpt_nccl_log *log, FILE *out)
         log->edges_left_out + (log->n_edges > EDGES_SHOWN_MAX ? log->n_edges - EDGES_SHOWN_MAX : 0);
     if (more > 0)
         (void)fprintf(out, "  %d more connections; --json has %d\n", more, log->n_edges);
+    dpt_report_print_tuning(&log->tuning, out);
 }
 
 /* ---- ranks ---- */

@@ -12,6 +12,8 @@
 void dpt_report_print_gpus(const struct dpt_gpus *gpus, const struct dpt_nics *nics, FILE *out);
 void dpt_report_print_matrix(const struct dpt_matrix *matrix, FILE *out);
 void dpt_report_print_nccl(const struct dpt_nccl_log *log, FILE *out);
+/* What NCCL chose by size, and why; nothing where the log does not say it. */
+void dpt_report_print_tuning(const struct dpt_nccl_tuning *tuning, FILE *out);
 void dpt_report_print_ranks(const struct dpt_hang *hang, FILE *out);
 
 /* Each returns an owned object; NULL: no memory. */
@@ -19,6 +21,7 @@ json_t *dpt_report_json_gpus(const struct dpt_gpus *gpus);
 json_t *dpt_report_json_nics(const struct dpt_nics *nics);
 json_t *dpt_report_json_matrix(const struct dpt_matrix *matrix);
 json_t *dpt_report_json_nccl(const struct dpt_nccl_log *log);
+json_t *dpt_report_json_tuning(const struct dpt_nccl_tuning *tuning);
 json_t *dpt_report_json_hang(const struct dpt_hang *hang);
 
 /* Writes `object` (taken; NULL: no memory) to the file, or to the standard output if it is "-". */

@@ -131,11 +131,12 @@ json_t *dpt_report_json_nccl(const struct dpt_nccl_log *log)
         json_decref(reasons);
         return NULL;
     }
-    return json_pack("{s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:o}", "version",
+    return json_pack("{s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o}", "version",
                      dpt_finding_json_text(log->version), "network",
                      dpt_finding_json_text(log->network), "ranks", log->ranks, "channels",
                      log->channels, "ring", dpt_finding_json_text(log->ring), "tree",
-                     dpt_finding_json_text(log->tree), "connections", edges, "reasons", reasons);
+                     dpt_finding_json_text(log->tree), "connections", edges, "reasons", reasons,
+                     "tuning", dpt_report_json_tuning(&log->tuning));
 }
 
 /* ---- hang ---- */

@@ -83,11 +83,19 @@ with tempfile.TemporaryDirectory() as name:
     # NCCL's log.
     log = folder / "nccl.log"
     log.write_text("h:1:2 [0] NCCL INFO NET/IB : No device found.\nh:1:2 [0] NCCL INFO Using network Socket\n"
-                   "h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n")
+                   "h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n"
+                   "h:1:2 [0] NCCL INFO 4096 Bytes -> Algo 1 proto 0 time 7.500000\n"
+                   "h:1:2 [0] NCCL INFO   Algorithm   |  Ring |\n"
+                   "h:1:2 [0] NCCL INFO   Protocol    |   LL | LL128 | Simple |\n"
+                   "h:1:2 [0] NCCL INFO     AllReduce |     6.6/   4.7 |     0.0/   0.0 |     0.0/   0.0 |\n")
     done = run("--nccl-log", log)
     assert done.returncode == 0 and "no InfiniBand or RoCE device" in done.stdout, done
+    assert "Ring LL" in done.stdout and "7.5  least predicted time\n" in done.stdout, done
     document = json.loads(run("--nccl-log", log, "--json", "-").stdout)
     assert document["nccl"]["connections"] == [{"from": 0, "to": 1, "via": "NET/Socket/0", "channels": 1}]
+    tuning = document["nccl"]["tuning"]
+    assert [(one["bytes"], one["predicted_us"]) for one in tuning["choices"]] == [(4096, 7.5)]
+    assert [len(table["times"]) for table in tuning["tables"]] == [1]
     for file in (folder / "absent.log", folder, folder / "out.json"):
         done = run("--nccl-log", file)
         assert done.returncode == 1 and "--nccl-log" in done.stderr and done.stdout == "", done
