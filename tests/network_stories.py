@@ -136,7 +136,7 @@ def translator_forgets(cluster, star, slow):
     translator, other_port = start_translator(cluster, star, port, slow)
     try:
         b = start_worker(cluster, star.names[B - 1], "b", f"{NET}1:{other_port}")
-        cluster.wait_world(2, 30 * slow)
+        ends_in_one_generation(cluster, a, b, slow)
         before, made = generation(a), translator.log().count("connection ")
         translator.signal(signal.SIGUSR1)
         translator.wait_log("forgets [1-9]", 20 * slow)
