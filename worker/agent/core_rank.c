@@ -336,7 +336,7 @@ static bool is_followed(const struct dpt_agent *agent, const struct agent_rank *
  * only the next step boundary waits for that. */
 static bool may_wait(const struct dpt_agent *agent, const Dpt__RankState *new)
 {
-    return new->phase == DPT__RANK_PHASE__RANK_RUNNING &&dpt_agent_has_long_pauses(agent);
+    return dpt_agent_has_long_pauses(agent) && new->phase == DPT__RANK_PHASE__RANK_RUNNING;
 }
 
 /* The server waits for all ranks of a node, so the last one that moves reports for all. With eight
