@@ -156,9 +156,9 @@ static void answer_node(struct run *run, struct node *node)
     node->link.answered_ms = run->core->now_ms;
 }
 
-/* While a generation forms, each node reports several times, and the next order answers it. So of
- * many nodes one that was sent something within half of a pause has no answer: that saves a third
- * of all messages. A node that is alive hears something in less than two pauses. */
+/* While a generation forms, each node reports several times, and the next order is the answer. So a
+ * server of many nodes does not answer a node that it has sent something within half of a pause. A
+ * node that is alive hears something in less than two pauses. */
 static bool is_answer_needed(const struct run *run, const struct node *node)
 {
     const int64_t pause_ms = dpt_rdzv_beat_ms(run);

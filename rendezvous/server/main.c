@@ -327,8 +327,8 @@ static enum dpt_status print_announcement(const struct dpt_server *server,
 }
 
 /* ZeroMQ's thread takes what this thread frees, thousands of times a second. With one heap that
- * stays large the kernel need not clear these pages again: a formation of 10,000 nodes then takes a
- * sixth less CPU time. If a setting is refused, the server is slower. */
+ * stays large the kernel need not clear these pages again. If a setting is refused, the server is
+ * slower. */
 static void keep_memory(void)
 {
     (void)mallopt(M_ARENA_MAX, 1);
