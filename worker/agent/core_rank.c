@@ -300,14 +300,36 @@ static bool has_moved(const Dpt__RankState *old, const Dpt__RankState *new)
     return old->phase != new->phase || old->generation != new->generation;
 }
 
-/* One rank's word ends the generation; the next message has the reports of the others. */
+/* Whether the rank that this one names as broken is none to which it has a link: others have told
+ * it, and they tell the server, too. */
+static bool is_hearsay(const struct dpt_agent *agent, const Dpt__RankState *state)
+{
+    const Dpt__Plan *plan = agent->gen.plan;
+    if (state->phase != DPT__RANK_PHASE__RANK_RUNNING || state->suspect < 0 || plan == NULL)
+        return false;
+    for (size_t i = 0; i < plan->n_ranks; i++)
+        if (plan->ranks[i]->rank == (uint32_t)state->suspect)
+            return false;
+    return true;
+}
+
+/* One rank's word ends the generation; the next message has the reports of the others. A server of
+ * many nodes hears from those that have a link to the broken rank, so that its answer is not behind
+ * the messages of all. From the others it hears with the next heartbeat, or when they have
+ * quiesced. */
 static bool tells_failure(const struct dpt_agent *agent, const Dpt__RankState *old,
                           const Dpt__RankState *new)
 {
-    for (uint32_t i = 0; i < agent->n_ranks; i++)
-        if (agent->ranks[i].report.state.failed_generation == new->failed_generation)
+    const bool may_wait = dpt_agent_has_long_pauses(agent);
+    if (old->failed_generation == new->failed_generation || (may_wait && is_hearsay(agent, new)))
+        return false;
+    for (uint32_t i = 0; i < agent->n_ranks; i++) {
+        const Dpt__RankState *other = &agent->ranks[i].report.state;
+        if (other->failed_generation == new->failed_generation &&
+            !(may_wait && is_hearsay(agent, other)))
             return false;
-    return old->failed_generation != new->failed_generation;
+    }
+    return true;
 }
 
 static bool says_more(const Dpt__RankState *old, const Dpt__RankState *new)

@@ -3,6 +3,7 @@
 
 #include "rendezvous/core/timing.h"
 #include "worker/bench/bench_rdzv_light.h"
+#include "worker/bench/bench_rdzv_lost.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,11 +57,13 @@ static enum dpt_status allocate(struct rdzv_crowd *crowd, struct dpt_err *err)
     crowd->nodes = calloc(n, sizeof crowd->nodes[0]);
     crowd->queue = calloc(n, sizeof crowd->queue[0]);
     crowd->values = calloc(n, sizeof crowd->values[0]);
+    crowd->lost_ranks = calloc(n * (size_t)crowd->setup.ranks, sizeof crowd->lost_ranks[0]);
     crowd->in = malloc(RDZV_LIGHT_IN_BYTES_MAX);
     crowd->out = malloc(DPT_MESSAGE_BYTES_MAX);
     crowd->decoded = malloc(DPT_MESSAGE_MEMORY_BYTES(RDZV_LIGHT_IN_BYTES_MAX));
     if (crowd->runs == NULL || crowd->nodes == NULL || crowd->queue == NULL ||
-        crowd->values == NULL || crowd->in == NULL || crowd->out == NULL || crowd->decoded == NULL)
+        crowd->values == NULL || crowd->lost_ranks == NULL || crowd->in == NULL ||
+        crowd->out == NULL || crowd->decoded == NULL)
         return dpt_fail_nomem(err, "a model of %zu nodes", n);
     crowd->own_bytes = crowd->peak_bytes = rdzv_light_heap_bytes();
     return create_server(crowd, err);
@@ -100,6 +103,7 @@ void rdzv_crowd_destroy(struct rdzv_crowd **crowd_p)
     free(crowd->nodes);
     free(crowd->queue);
     free(crowd->values);
+    free(crowd->lost_ranks);
     free(crowd->in);
     free(crowd->out);
     free(crowd->decoded);
@@ -125,11 +129,32 @@ static void start_node(struct rdzv_crowd *crowd, int i, Dpt__RankPhase phase)
         node->reports = 0;
 }
 
-/* These nodes of the first run die. Each node of it that stays names one of them. */
+/* The ranks of node i, which stays, name their lost neighbour or the first lost rank. If no rank of
+ * the node has a lost neighbour, it tells this with what it says next, as agents do. */
+static void name_lost(struct rdzv_crowd *crowd, int i, const struct rdzv_lost *lost)
+{
+    struct light_node *node = &crowd->nodes[i];
+    struct light_ranks now = node->now;
+    int32_t neighbour = -1;
+    for (int k = 0; k < crowd->setup.ranks && neighbour < 0; k++)
+        neighbour = rdzv_lost_neighbour(lost, (uint32_t)(node->first_rank + k));
+    node->suspect = neighbour < 0 ? lost->first : neighbour;
+    now.failed_generation = now.generation;
+    if (neighbour < 0)
+        node->now = now;
+    else
+        rdzv_light_change(crowd, i, now);
+}
+
+/* These nodes of the first run die. Together the others have heard of all of them. */
 static enum dpt_status lose(struct rdzv_crowd *crowd, int first, int count, struct dpt_err *err)
 {
     const struct light_run *run = &crowd->runs[0];
+    struct rdzv_lost lost = {.world = crowd->nodes[first].world, .ranks = crowd->lost_ranks};
+    memset(crowd->lost_ranks, 0, lost.world * sizeof crowd->lost_ranks[0]);
     for (int i = first; i < first + count; i++) {
+        for (int k = 0; k < crowd->setup.ranks; k++)
+            crowd->lost_ranks[crowd->nodes[i].first_rank + k] = true;
         crowd->nodes[i].lost = true;
         crowd->n_here--;
         DPT_TRY(rdzv_light_event(
@@ -139,13 +164,9 @@ static enum dpt_status lose(struct rdzv_crowd *crowd, int first, int count, stru
     }
     crowd->core_ms++; /* a node is heard after the break */
     for (int i = 0; i < run->n; i++) {
-        struct light_node *node = &crowd->nodes[i];
-        struct light_ranks now = node->now;
-        if (node->lost)
-            continue;
-        node->suspect = crowd->nodes[first + i % count].first_rank;
-        now.failed_generation = now.generation;
-        rdzv_light_change(crowd, i, now);
+        lost.first = crowd->nodes[first + i % count].first_rank;
+        if (!crowd->nodes[i].lost)
+            name_lost(crowd, i, &lost);
     }
     return DPT_OK;
 }

@@ -115,12 +115,6 @@ static void obey(struct rdzv_crowd *crowd, int i, const Dpt__ServerState *messag
     node->there_ms = 1e-3 * at_us;
 }
 
-/* Nodes that other nodes will name as lost: their ranks are read from the plan. */
-static bool may_be_lost(const struct rdzv_crowd *crowd, int i)
-{
-    return i < crowd->setup.rack || i == crowd->runs[0].n - 1;
-}
-
 static enum dpt_status note_first_rank(struct rdzv_crowd *crowd, struct light_node *node,
                                        const Dpt__ServerState *message, struct dpt_err *err)
 {
@@ -166,8 +160,7 @@ static enum dpt_status deliver(struct rdzv_crowd *crowd, const struct dpt_rdzv_s
     if (message->plan != NULL) {
         (void)snprintf(node->digest, sizeof node->digest, "%s", message->plan->digest);
         node->world = message->plan->world_size;
-        if (may_be_lost(crowd, i))
-            DPT_TRY(note_first_rank(crowd, node, message, err));
+        DPT_TRY(note_first_rank(crowd, node, message, err));
     }
     obey(crowd, i, message, at_us);
     return DPT_OK;

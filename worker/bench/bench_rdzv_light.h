@@ -19,7 +19,7 @@ struct light_node {
     uint64_t conn, counter, incarnation, generation;
     char digest[DPT_PROTO_DIGEST_BYTES];
     uint32_t world;
-    int32_t first_rank, suspect;    /* first_rank is kept for nodes that may be lost */
+    int32_t first_rank, suspect;    /* first_rank: of the newest plan */
     struct light_ranks before, now; /* now: with so many messages still to come: */
     int repeats, reports;           /* without a change; with a part of it */
     bool is_known, lost, queued, there;
@@ -42,6 +42,7 @@ struct rdzv_crowd {
     int *queue;               /* (setup.nodes) ring of nodes that have something to say */
     int queue_first, queue_n;
     double *values;               /* (setup.nodes) */
+    bool *lost_ranks;             /* (setup.nodes * setup.ranks) of the world that loses nodes */
     int n_here;                   /* nodes that have joined and are not lost */
     int64_t core_ms, deadline_ms; /* the state machine's time: work does not move it */
     int64_t begun_ms;             /* ... when the phase began */

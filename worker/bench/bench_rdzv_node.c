@@ -311,10 +311,14 @@ enum dpt_status rdzv_node_make_ready(struct rdzv_node *node, struct dpt_err *err
     return rdzv_node_tick(node, err);
 }
 
-enum dpt_status rdzv_node_break(struct rdzv_node *node, int32_t suspect, struct dpt_err *err)
+enum dpt_status rdzv_node_break(struct rdzv_node *node, const struct rdzv_lost *lost,
+                                struct dpt_err *err)
 {
-    for (int i = 0; i < n_ranks(node); i++)
-        rdzv_rank_break(&node->ranks[i], suspect);
+    for (int i = 0; i < n_ranks(node); i++) {
+        const int32_t place = node->ranks[i].plan_rank;
+        const int32_t neighbour = place < 0 ? -1 : rdzv_lost_neighbour(lost, (uint32_t)place);
+        rdzv_rank_break(&node->ranks[i], neighbour < 0 ? lost->first : neighbour);
+    }
     return rdzv_node_tick(node, err);
 }
 

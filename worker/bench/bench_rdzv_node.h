@@ -5,6 +5,7 @@
 
 #include "rendezvous/client/client.h"
 #include "worker/bench/bench_rdzv.h"
+#include "worker/bench/bench_rdzv_lost.h"
 
 /* What the nodes of a client process share; borrowed by them. */
 struct rdzv_host {
@@ -36,8 +37,9 @@ DPT_MUST_USE enum dpt_status rdzv_node_read(struct rdzv_node *node, struct dpt_e
 DPT_MUST_USE enum dpt_status rdzv_node_tick(struct rdzv_node *node, struct dpt_err *err);
 
 DPT_MUST_USE enum dpt_status rdzv_node_make_ready(struct rdzv_node *node, struct dpt_err *err);
-/* Each rank that runs reports that its data connection with rank `suspect` has ended. */
-DPT_MUST_USE enum dpt_status rdzv_node_break(struct rdzv_node *node, int32_t suspect,
+/* Each rank that runs reports that the data plane has failed, because of its lost neighbour or of
+ * lost->first. */
+DPT_MUST_USE enum dpt_status rdzv_node_break(struct rdzv_node *node, const struct rdzv_lost *lost,
                                              struct dpt_err *err);
 
 #endif

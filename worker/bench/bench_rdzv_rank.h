@@ -28,7 +28,7 @@ struct rdzv_rank {
 void rdzv_rank_start(struct rdzv_rank *rank, uint32_t spawn, bool ready);
 /* A process that is STARTING has started. */
 void rdzv_rank_make_ready(struct rdzv_rank *rank);
-/* While the rank runs: its data connection with rank `suspect` has ended. */
+/* While the rank runs: the data plane has failed, because of rank `suspect`. */
 void rdzv_rank_break(struct rdzv_rank *rank, int32_t suspect);
 
 /* Carries out a command of its agent. Every command but those of a run's end. */

@@ -93,24 +93,40 @@ static void lose_slot(struct swarm *swarm, int place)
     swarm->due_ms[place] = INT64_MAX;
 }
 
-/* Each rank of a node that stays names one lost node; together they name all. */
+/* Breaks the ranks of the nodes that stay. Together they have heard of all of the `n` lost ones. */
+static enum dpt_status break_others(struct swarm *swarm, struct rdzv_lost *lost,
+                                    const struct rdzv_record *gone, int n, struct dpt_err *err)
+{
+    for (int i = 0; i < swarm->range.n; i++) {
+        if (swarm->slots[i].node == NULL)
+            continue;
+        lost->first = gone[(swarm->range.first + i) % n].first_rank;
+        DPT_TRY(rdzv_node_break(swarm->slots[i].node, lost, err));
+        DPT_TRY(follow_node(swarm, (uint32_t)i, err));
+    }
+    return DPT_OK;
+}
+
 static enum dpt_status lose_nodes(struct swarm *swarm, const struct rdzv_command *command,
                                   struct dpt_err *err)
 {
-    const struct rdzv_record *lost = &swarm->host.shared->nodes[command->first];
+    const struct rdzv_record *gone = &swarm->host.shared->nodes[command->first];
+    const int ranks_per_node = swarm->host.shared->setup.ranks;
+    bool *ranks = calloc(gone->world, sizeof *ranks);
+    if (ranks == NULL)
+        return dpt_fail_nomem(err, "a world of %u ranks", gone->world);
+    for (int i = 0; i < command->count; i++)
+        for (int k = 0; k < ranks_per_node; k++)
+            ranks[gone[i].first_rank + k] = true;
     for (int i = 0; i < swarm->range.n; i++) {
         const int node = swarm->range.first + i;
         if (node >= command->first && node < command->first + command->count)
             lose_slot(swarm, i);
     }
-    for (int i = 0; i < swarm->range.n; i++) {
-        if (swarm->slots[i].node == NULL)
-            continue;
-        const int32_t suspect = lost[(swarm->range.first + i) % command->count].first_rank;
-        DPT_TRY(rdzv_node_break(swarm->slots[i].node, suspect, err));
-        DPT_TRY(follow_node(swarm, (uint32_t)i, err));
-    }
-    return DPT_OK;
+    struct rdzv_lost lost = {.world = gone->world, .ranks = ranks};
+    const enum dpt_status status = break_others(swarm, &lost, gone, command->count, err);
+    free(ranks);
+    return status;
 }
 
 static enum dpt_status join_nodes(struct swarm *swarm, const struct rdzv_command *command,
