@@ -187,14 +187,20 @@ static bool do_peers_reach(const struct node *node)
                run->timing.lease_ms / 2 + run->progress.step_ms_median;
 }
 
-/* True: the node is lost, for the reason in ret_why. Sets link.cut_off of a node that is lost for
+/* True: the node is lost, for the reason in ret_why. `spared`: suspect nodes that have not reported
+ * are not needed. Sets link.cut_off of a node that is lost for
  * silence alone: the network may have cut it off, so it may return. */
-static bool is_node_lost(const struct run *run, struct node *node,
+static bool is_node_lost(const struct run *run, struct node *node, bool spared,
                          char ret_why[DPT_PROTO_NAME_BYTES])
 {
     node->link.cut_off = true;
     if (dpt_rdzv_is_suspect(node) && dpt_rdzv_is_loss_confirmed(node)) {
         (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES, "control and data connections broken");
+        return true;
+    }
+    if (spared && dpt_rdzv_is_suspect(node) && node->n_unreported > 0) {
+        (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES,
+                       "control connection broken, and the others hold the state");
         return true;
     }
     if (dpt_rdzv_lease_left_ms(node) < 0) {
@@ -274,11 +280,12 @@ static struct judged list_judged(struct run *run)
 void dpt_rdzv_judge_losses(struct run *run)
 {
     judge_stall(run);
+    const bool spared = dpt_rdzv_does_without_suspects(run);
     struct judged judged = list_judged(run);
     for (size_t i = 0; i < judged.n; i++) {
         struct node *node = judged.nodes[i];
         char why[DPT_PROTO_NAME_BYTES];
-        if (is_node_lost(run, node, why))
+        if (is_node_lost(run, node, spared, why))
             dpt_rdzv_node_lost(run, node, why);
         else
             log_broken_connection(run, node);

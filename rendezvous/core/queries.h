@@ -30,6 +30,11 @@ bool dpt_rdzv_is_suspect(const struct node *node);
 /* True: the second sign of the node's death is there. The generation has failed, and a peer accuses
  * the node. A run that has ended needs no second sign. */
 bool dpt_rdzv_is_loss_confirmed(const struct node *node);
+/* True: a generation has failed, only nodes have still to report whose connections broke together
+ * with it or later and that have been suspect for a grace, and the others are enough and hold the
+ * newest step. Of nodes that die together peers may name only some. Looks at all ranks at most once
+ * in a grace. */
+bool dpt_rdzv_does_without_suspects(struct run *run);
 /* True: the node is not suspect, and all its ranks are alive; or some are alive, and the others
  * have had timeout_ms to start. */
 bool dpt_rdzv_node_is_ready(const struct node *node);

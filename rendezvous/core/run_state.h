@@ -277,6 +277,7 @@ struct formation {
     bool soft;                 /* PREPARING at the next step boundary */
     bool after_failure;        /* PREPARING because a generation has just failed */
     int64_t waits_since_ms;    /* since then too few nodes are here; < 0: enough are here */
+    int64_t weighed_ms;        /* when suspect nodes that nobody accuses were last weighed */
     int64_t plan_after_ms;     /* no plan before: a pause after failures, or nodes may come back */
     int64_t adopt_until_ms;    /* until then wait for nodes of an earlier server; < 0: no wait */
     uint32_t adopt_world;      /* ranks of the plan of generation_high; 0: unknown */

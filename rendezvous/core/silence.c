@@ -121,16 +121,55 @@ static bool is_accused(const struct run *run, const struct place *place)
             rank->generation <= run->plan.generation);
 }
 
+static bool is_after_failure(const struct run *run)
+{
+    return run->phase == DPT_RDZV_PREPARING && !run->formation.soft && run->formation.after_failure;
+}
+
 bool dpt_rdzv_is_loss_confirmed(const struct node *node)
 {
     const struct run *run = node->run;
-    if (run->phase == DPT_RDZV_PREPARING && !run->formation.soft && run->formation.after_failure)
+    if (is_after_failure(run))
         for (uint32_t i = 0; i < node->n_ranks; i++)
             if (node->ranks[i].place >= 0 &&
                 is_accused(run, &run->plan.places[node->ranks[i].place]))
                 return true;
     return dpt_rdzv_has_ended(run);
 }
+
+/* ---- suspect nodes that nobody accuses ---- */
+
+/* When the loss of the node is weighed: a grace after its own grace, and then once a grace.
+ * INT64_MAX: it is not. A node whose connection had broken long before the generation failed took
+ * part in its steps meanwhile, so it is alive. */
+static int64_t weighed_at_ms(const struct node *node)
+{
+    const struct run *run = node->run;
+    const int64_t grace_ms = run->timing.grace_ms, suspect_ms = grace_end_ms(node);
+    if (!is_after_failure(run) || node->n_unreported == 0 || suspect_ms == INT64_MAX ||
+        node->link.broken_ms < run->phase_ms - grace_ms)
+        return INT64_MAX;
+    const int64_t again_ms = run->formation.weighed_ms + grace_ms;
+    return again_ms > suspect_ms + grace_ms ? again_ms : suspect_ms + grace_ms;
+}
+
+bool dpt_rdzv_does_without_suspects(struct run *run)
+{
+    uint32_t n = run->membership.n_unreported;
+    if (!is_after_failure(run) || n == 0)
+        return false;
+    for (const struct node *node = run->membership.lists[LIST_BROKEN].first; n > 0 && node != NULL;
+         node = node->hooks[LIST_BROKEN].after)
+        if (run->core->now_ms >= weighed_at_ms(node))
+            n -= node->n_unreported;
+    if (n > 0)
+        return false;
+    run->formation.weighed_ms = run->core->now_ms;
+    return dpt_rdzv_admitted_groups(run) != 0 &&
+           dpt_rdzv_step_held(run, GROUP_ALL) >= run->progress.steps_done;
+}
+
+/* ---- readiness and deadlines ---- */
 
 bool dpt_rdzv_node_is_ready(const struct node *node)
 {
@@ -181,8 +220,11 @@ int64_t dpt_rdzv_silence_due_ms(const struct run *run, int64_t latest_ms)
         const int64_t grace_ms = grace_end_ms(node);
         if (grace_ms >= due_ms) /* the list is in the order of breaks */
             break;
+        const int64_t weighed_ms = weighed_at_ms(node);
         if (!node->link.reported_broken || dpt_rdzv_is_loss_confirmed(node))
             due_ms = grace_ms;
+        else if (weighed_ms < due_ms)
+            due_ms = weighed_ms;
     }
     return due_ms;
 }

@@ -13,6 +13,18 @@
 
 enum { SECONDS = 8, HEARTBEATS_A_SECOND = 10 };
 
+/* A later generation of both ranks begins. */
+static void run_again(struct bench *b, uint64_t generation)
+{
+    b->rank.failed_generation = 0;
+    bench_server(b, SERVER(PREPARE), generation);
+    bench_ranks(b, RANK(QUIESCED), generation);
+    bench_plan_of(b, generation, 1);
+    bench_ranks(b, RANK(READY), generation);
+    bench_server(b, SERVER(RUNNING), generation);
+    bench_ranks(b, RANK(RUNNING), generation);
+}
+
 /* The number of messages to the server in SECONDS, in which the ranks report steadily. */
 static uint64_t messages_in_peace(struct bench *b)
 {
@@ -106,6 +118,38 @@ static void test_one_rank_reports_the_failure(void **state)
     bench_ranks(b, RANK(QUIESCED), 2);
     assert_true(b->said);
     assert_int_equal(b->out.to_server->ranks[1]->failed_generation, 1);
+}
+
+/* A failure of which the node only hears from others: a server of many nodes is told with the
+ * heartbeat, another one at once. A rank that has a link to the broken one does not wait. */
+static void test_hearsay_waits_for_the_pause_of_many_nodes(void **state)
+{
+    enum { FAR = 7 }; /* no rank of the plan that this node was sent */
+    struct bench *b = *state;
+    bench_run(b);
+    b->rank.failed_generation = 1;
+    b->rank.suspect = FAR;
+    b->rank.text = (char *)"the connection ended";
+    bench_rank(b, 0, RANK(RUNNING), 1);
+    assert_true(b->said);
+    run_again(b, 2);
+    b->server.heartbeat_ms = 1000;
+    bench_server(b, SERVER(RUNNING), 2);
+    b->rank.failed_generation = 2;
+    bench_rank(b, 0, RANK(RUNNING), 2);
+    assert_false(b->said);
+    const uint64_t before = b->agent_counter;
+    bench_pass(b, 1500);
+    assert_int_equal(b->agent_counter, before + 1);
+    assert_string_equal(b->text[0], "the connection ended");
+    b->rank.suspect = 0;
+    bench_rank(b, 1, RANK(RUNNING), 2);
+    assert_true(b->said);
+    b->rank.suspect = -1; /* unknown: it may be its own failure */
+    run_again(b, 3);
+    b->rank.failed_generation = 3;
+    bench_rank(b, 0, RANK(RUNNING), 3);
+    assert_true(b->said);
 }
 
 /* A server of many nodes hears with the heartbeat that the ranks run, another one at once. */
@@ -261,6 +305,7 @@ int main(void)
         CASE(test_news_do_not_wait_for_the_pause),
         CASE(test_leaving_node_asks_steadily),
         CASE(test_one_rank_reports_the_failure),
+        CASE(test_hearsay_waits_for_the_pause_of_many_nodes),
         CASE(test_go_waits_for_the_pause_of_many_nodes),
         CASE(test_report_replaces_the_next_heartbeat),
         CASE(test_ranks_of_a_node_report_together),

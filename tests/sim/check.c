@@ -221,7 +221,7 @@ void check_unsaved(struct sim *sim, const struct machine *m, const char *line)
 /* No fault has ever hidden the machine from the server, or the server from it. */
 static bool was_always_seen(const struct sim *sim, const struct machine *m)
 {
-    return m->agent != NULL && m->conn != 0 && !m->was_hit && !m->was_refused &&
+    return m->agent != NULL && m->conn != 0 && !m->was_hit && m->refused_ms < 0 &&
            !sim->host->server_hit && sim->profile.n_net_faults == 0;
 }
 
@@ -246,8 +246,20 @@ static void check_stopped(struct sim *sim, const char *text)
     }
 }
 
-/* "node a lost: silent for 4.5 s". A node is lost only for an event of its own; a refused
- * connection for less than a lease is not enough. */
+/* "node a lost: silent for 4.5 s". A node is lost only for an event of its own. A refused
+ * connection for less than a lease is not enough, unless another machine made the generation fail:
+ * then it is from twice the grace on, if the others hold the state. */
+static bool may_be_lost(const struct sim *sim, const struct machine *m, const char *why)
+{
+    bool other = false;
+    if (m->refused_ms < 0 || m->was_hit || sim->host->server_hit)
+        return true;
+    for (int i = 0; i < sim->profile.machines; i++)
+        other = other || (&sim->machines[i] != m && sim->machines[i].was_hit);
+    return other && sim->now_ms - m->refused_ms >= 2 * sim_timing(sim).grace_ms &&
+           strcmp(why, "control connection broken, and the others hold the state") == 0;
+}
+
 void check_log(struct sim *sim, const char *text)
 {
     static const char stopped[] = "run stopped by an operator";
@@ -257,8 +269,7 @@ void check_log(struct sim *sim, const char *text)
         const struct machine *m = &sim->machines[i];
         char lost[DPT_PROTO_NAME_BYTES + 16];
         (void)snprintf(lost, sizeof lost, "node %s lost: ", m->id);
-        if (strncmp(text, lost, strlen(lost)) == 0 && m->was_refused && !m->was_hit &&
-            !sim->host->server_hit)
+        if (strncmp(text, lost, strlen(lost)) == 0 && !may_be_lost(sim, m, text + strlen(lost)))
             sim_fail(sim, "%s was refused for less than a lease, and: %s", m->id, text);
     }
 }

@@ -264,8 +264,8 @@ static void note_fault(struct sim *sim, struct machine *m, const struct fault *f
     const bool in_bad_pair = fault->kind == FAULT_BAD_PAIR;
     const bool is_short = fault->kind == FAULT_REFUSE &&
                           fault->length_ms + RECONNECT_MS < lease_ms && !m->partitioned;
-    m->was_hit = m->was_hit || m->was_refused || !is_short;
-    m->was_refused = m->was_refused || is_short;
+    m->was_hit = m->was_hit || m->refused_ms >= 0 || !is_short;
+    m->refused_ms = is_short ? sim->now_ms : m->refused_ms;
     m->was_stopped = m->was_stopped || fault->kind == FAULT_STOP_MACHINE ||
                      fault->kind == FAULT_STOP_AGENT || fault->kind == FAULT_STOP_RANK ||
                      fault->kind == FAULT_WEDGE_RANK;

@@ -98,7 +98,7 @@ static void add_machines(struct sim *sim)
         else
             (void)snprintf(sim->machines[i].id, sizeof sim->machines[i].id, "n%03d", i);
         sim->machines[i].slow = 1;
-        sim->machines[i].told_ms = -1;
+        sim->machines[i].told_ms = sim->machines[i].refused_ms = -1;
         sim->machines[i].ranks = (uint32_t)profile->ranks;
         bool late = profile->late_ms > 0 && i == profile->machines - 1;
         int64_t at_ms = late ? profile->late_ms : sim_delay(sim, 0, profile->spread_ms);

@@ -215,7 +215,7 @@ struct machine {
      * and in its ranks' permissions. */
     int64_t clock_ms;
     bool hurt;          /* a fault hit it since its generation was noted as covered */
-    bool was_refused;   /* its connection was refused, each time for less than a lease */
+    int64_t refused_ms; /* since then its connection was refused for less than a lease; -1: never */
     bool was_hit;       /* another fault hit it, or a second refusal */
     bool was_stopped;   /* it, its agent or a rank was stopped or hung at some time */
     int64_t told_ms;    /* when it was last told to leave; -1: never */

@@ -1,6 +1,7 @@
 /* Parts of dpt-bench rdzv: quantiles, the course of a modelled rank, unit costs, light nodes. */
 #include "worker/bench/bench_rdzv_crowd.h"
 #include "worker/bench/bench_rdzv_figures.h"
+#include "worker/bench/bench_rdzv_lost.h"
 #include "worker/bench/bench_rdzv_rank.h"
 
 #include <math.h>
@@ -88,6 +89,30 @@ static void rank_goes_through_a_generation(void **state)
     assert_int_equal(report.state.phase, DPT__RANK_PHASE__RANK_QUIESCED);
     rdzv_rank_break(&rank, 0); /* its connections are closed already */
     assert_int_equal(rank.suspect, 2);
+}
+
+/* Ranks 1,000 to 1,007 of 2,000 are lost: the ring has 999 and 1,008, the tree the parents 499 to
+ * 503. In a mesh each rank has lost a neighbour. */
+static void neighbours_name_the_lost_rank(void **state)
+{
+    (void)state;
+    enum { WORLD = 2000, FIRST = 1000, N = 8, OTHER = FIRST + 3 };
+    bool lost_ranks[WORLD] = {0};
+    struct rdzv_lost lost = {.world = WORLD, .ranks = lost_ranks, .first = OTHER};
+    int neighbours = 0;
+    for (int i = 0; i < N; i++)
+        lost_ranks[FIRST + i] = true;
+    for (uint32_t rank = 0; rank < WORLD; rank++) {
+        const int32_t named = rdzv_lost_neighbour(&lost, rank);
+        assert_true(named == -1 || lost_ranks[named]);
+        neighbours += named >= 0 && !lost_ranks[rank];
+    }
+    assert_int_equal(neighbours, 7);
+    assert_int_equal(rdzv_lost_neighbour(&lost, FIRST - 1), FIRST);
+    assert_int_equal(rdzv_lost_neighbour(&lost, FIRST + N), FIRST + N - 1);
+    assert_int_equal(rdzv_lost_neighbour(&lost, 499), FIRST); /* 2 x 499 + 2 */
+    lost.world = N;
+    assert_int_equal(rdzv_lost_neighbour(&lost, 0), OTHER);
 }
 
 /* ---- the model ---- */
@@ -398,7 +423,8 @@ static void light_nodes_of_two_runs(void **state)
     phase = crowd_goes(
         crowd, (struct rdzv_command){.kind = RDZV_LOSE, .first = FIRST - 1, .count = 1}, &pace);
     assert_int_equal(phase.nodes, FIRST - 1);
-    assert_int_equal(phase.counts.sent, 4 * (FIRST - 1));
+    /* Three nodes have links to the lost one. They alone report the failure before they stop. */
+    assert_int_equal(phase.counts.sent, 3 * (FIRST - 1) + 3);
     phase = crowd_goes(
         crowd, (struct rdzv_command){.kind = RDZV_JOIN, .first = FIRST - 1, .count = 1}, &pace);
     assert_int_equal(phase.nodes, FIRST);
@@ -412,6 +438,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(quantiles_are_values_that_came),
         cmocka_unit_test(rank_goes_through_a_generation),
+        cmocka_unit_test(neighbours_name_the_lost_rank),
         cmocka_unit_test(unit_costs_are_what_the_core_leaves),
         cmocka_unit_test(check_counts_the_heartbeats_that_came),
         cmocka_unit_test(median_is_taken_in_each_phase),
