@@ -3,7 +3,7 @@
 
     peer_rdzv.py DPT_BENCH [--nodes 64] [--ranks-per-node 8] [--clients 2] [--seconds 5] [--json FILE]
 
-First dpt-bench rdzv runs. Then one process has the TCPStore's server, and as many client processes as dpt-bench's have
+First dpt-bench rdzv runs twice: with keys, and without, as the store has none. Then one process has the TCPStore's server, and as many client processes as dpt-bench's have
 a connection (a TCPStore) for each node. Phases of the store, all nodes at once:
 
 - cold connect: each node makes its connection.
@@ -143,17 +143,17 @@ def run_store(python, options):
     return times, {phase: 1e3 * (b - a) for phase, a, b in zip(cpu, starts, starts[1:])}, peak
 
 
-def run_dpt(options):
+def run_dpt(options, *more):
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "figures.json"
-        argv = ["--nodes", options.nodes, "--ranks-per-node", options.ranks_per_node, "--clients", options.clients,
-                "--seconds", options.seconds, "--json", out]
+        argv = [*more, "--nodes", options.nodes, "--ranks-per-node", options.ranks_per_node, "--clients",
+                options.clients, "--seconds", options.seconds, "--json", out]
         subprocess.run([options.program, "rdzv", *map(str, argv)], check=True, timeout=RUN_TIMEOUT_S)
         return json.loads(out.read_text())
 
 
 def print_row(name, side, times, cpu_ms):
-    print(f"{name:<14} {side:<9} {times['p50']:>9.3f} {times['p99']:>9.3f} {times['max']:>9.3f} {cpu_ms:>10}")
+    print(f"{name:<14} {side:<16} {times['p50']:>9.3f} {times['p99']:>9.3f} {times['max']:>9.3f} {cpu_ms:>10}")
 
 
 def main():
@@ -170,21 +170,24 @@ def main():
     if subprocess.run(probe, capture_output=True, check=False).returncode != 0:
         print(f"{python} has no PyTorch with a TCPStore (DPT_TORCH_PYTHON names another)")
         sys.exit(77)
-    dpt = run_dpt(options)
+    sides = {"dpt-rdzv": run_dpt(options), "dpt-rdzv --open": run_dpt(options, "--open")}
     store, store_cpu, store_peak = run_store(python, options)
     print(f"\n{options.nodes} nodes; times in ms; CPU time of the server in ms\n"
-          f"{'phase':<14} {'server':<9} {'p50':>9} {'p99':>9} {'max':>9} {'CPU':>10}")
-    for phase in dpt["phases"][:2]:
-        name = phase["phase"]
-        print_row(name, "dpt-rdzv", phase["ms"], f"{phase['server_cpu_ms']:.1f}")
+          f"{'phase':<14} {'server':<16} {'p50':>9} {'p99':>9} {'max':>9} {'CPU':>10}")
+    for i, name in enumerate(("cold connect", "formation")):
+        for side, figures in sides.items():
+            print_row(name, side, figures["phases"][i]["ms"], f"{figures['phases'][i]['server_cpu_ms']:.1f}")
         print_row(name, "TCPStore", store[name], f"{store_cpu[name]:.1f}")
-    print_row("answer", "dpt-rdzv", dpt["steady"]["answer_ms"], "")
+    for side, figures in sides.items():
+        print_row("answer", side, figures["steady"]["answer_ms"], "")
     print_row("answer", "TCPStore", store["answer"], f"{store_cpu['answer']:.1f}")
-    print(f"memory of the server at most: dpt-rdzv {dpt['server_peak_bytes'] / 2**20:.1f} MiB, TCPStore with "
-          f"Python and PyTorch {store_peak / 2**20:.1f} MiB")
+    peaks = [f"{side} {figures['server_peak_bytes'] / 2**20:.1f} MiB" for side, figures in sides.items()]
+    print(f"memory of the server at most: {', '.join(peaks)}, TCPStore with Python and PyTorch "
+          f"{store_peak / 2**20:.1f} MiB")
     if options.json:
-        Path(options.json).write_text(json.dumps({"dpt": dpt, "store": {"ms": store, "server_cpu_ms": store_cpu,
-                                                                        "peak_bytes": store_peak}}, indent=2))
+        store_figures = {"ms": store, "server_cpu_ms": store_cpu, "peak_bytes": store_peak}
+        Path(options.json).write_text(json.dumps({"keys": sides["dpt-rdzv"], "open": sides["dpt-rdzv --open"],
+                                                  "store": store_figures}, indent=2))
 
 
 if __name__ == "__main__":
