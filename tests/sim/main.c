@@ -34,6 +34,7 @@ static int64_t mend(struct sim *sim)
 struct had {
     uint64_t pauses, drains, evictions, stops;
     uint64_t second_runs, overloads; /* overloads that came due: the server may have been down */
+    uint64_t net[FAULT_END - FAULT_OUTAGE]; /* faults of the network and of clocks that came due */
 };
 
 static void count_had(const struct sim *sim, struct had *had)
@@ -43,10 +44,14 @@ static void count_had(const struct sim *sim, struct had *had)
     had->drains += sim->operator.drains;
     had->evictions += sim->operator.evictions;
     had->stops += sim->operator.stops;
-    for (const struct sim *each = sim; each != NULL; each = each->beside)
+    for (const struct sim *each = sim; each != NULL; each = each->beside) {
         for (int i = 0; i < each->profile.n_faults; i++)
             had->overloads += each->faults[i].kind == FAULT_OVERLOAD_SERVER &&
                               each->faults[i].at_ms <= sim->now_ms;
+        for (int i = each->profile.n_faults; i < FAULTS_MAX; i++)
+            if (each->faults[i].kind >= FAULT_OUTAGE && each->faults[i].at_ms <= sim->now_ms)
+                had->net[each->faults[i].kind - FAULT_OUTAGE]++;
+    }
 }
 
 struct how {
@@ -238,7 +243,7 @@ int main(int argc, char **argv)
         "handed over by who left, %llu final saves, %llu strangers refused, %llu outages, %llu "
         "rescues, %llu left unsaved, %llu lines logged, %llu steps at which lines waited, %llu "
         "writers who met lines of another world, %llu second runs, %llu overloads, %llu records, "
-        "%llu crashes at a record\n",
+        "%llu crashes at a record",
         (unsigned long long)((count + every - 1) / every), (unsigned long long)failed,
         (unsigned long long)totals->events, (unsigned long long)totals->formations,
         (unsigned long long)totals->applied, (unsigned long long)totals->healed,
@@ -253,6 +258,9 @@ int main(int argc, char **argv)
         (unsigned long long)totals->foreign_logs, (unsigned long long)had.second_runs,
         (unsigned long long)had.overloads, (unsigned long long)totals->records,
         (unsigned long long)totals->crashes_at_records);
+    for (int kind = FAULT_OUTAGE; how.net && kind < FAULT_END; kind++)
+        printf(", %llu %s", (unsigned long long)had.net[kind - FAULT_OUTAGE], net_fault_name(kind));
+    printf("\n");
     free(totals);
     return failed == 0 ? 0 : 1;
 }

@@ -3,8 +3,9 @@
 
     peer_rdzv.py DPT_BENCH [--nodes 64] [--ranks-per-node 8] [--clients 2] [--seconds 5] [--json FILE]
 
-First dpt-bench rdzv runs twice: with keys, and without, as the store has none. Then one process has the TCPStore's server, and as many client processes as dpt-bench's have
-a connection (a TCPStore) for each node. Phases of the store, all nodes at once:
+First dpt-bench rdzv runs twice: with keys, and without, as the store has none. Then one process has the TCPStore's
+server, and as many client processes as dpt-bench's have a connection (a TCPStore) for each node. Phases of the store,
+all nodes at once:
 
 - cold connect: each node makes its connection.
 - formation: each node adds one to a counter and sets its address; the last one sets a key; each node waits for the key
