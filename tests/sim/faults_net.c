@@ -113,8 +113,14 @@ static void jump_clock(struct sim *sim, const struct fault *fault)
     fault_later(sim, 0, EV_AGENT_TICK, fault->machine, m->life);
 }
 
+/* The server takes a jump for its own suspension since its last deadline. The rest of the jump, or
+ * a shorter jump, is time for it. */
 static void jump_server_clock(struct sim *host, const struct fault *fault)
 {
+    const int64_t due_ms = host->server_due_ms - host->now_ms, left_ms = due_ms > 0 ? due_ms : 0;
+    for (struct sim *sim = host; sim != NULL; sim = sim->beside)
+        sim->ran_ms -=
+            fault->length_ms - left_ms > sim_timing(sim).gap_ms ? left_ms : fault->length_ms;
     host->server_clock_ms += fault->length_ms;
     host->server_tick_ms = host->now_ms;
     fault_later(host, 0, EV_SERVER_TICK, -1, host->server_life);

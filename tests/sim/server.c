@@ -243,6 +243,7 @@ static void carry_out(struct sim *sim, const struct dpt_rdzv_output *output)
     for (size_t i = 0; i < output->n_sends; i++)
         trace_sent_state(by_run(sim, output->sends[i].message->stamp->run), &output->sends[i]);
     const int64_t due_ms = output->deadline_ms - sim->server_clock_ms;
+    sim->server_due_ms = due_ms;
     if (sim->server_tick_ms > sim->now_ms && due_ms >= sim->server_tick_ms)
         return;
     sim->server_tick_ms = due_ms;

@@ -337,8 +337,8 @@ struct sim {
     uint64_t run_life; /* grows whenever a server creates the run */
     bool server_stopped;
     int64_t server_tick_ms;
-    struct rng clocks;         /* for faults_net.c */
-    int64_t server_clock_ms;   /* as clock_ms of a machine */
+    struct rng clocks;                      /* for faults_net.c */
+    int64_t server_clock_ms, server_due_ms; /* as clock_ms of a machine; its newest deadline */
     int split_at;              /* machines from this index on reach no others, nor these; 0: none */
     int64_t overload_until_ms; /* the server reads too slowly until then; 0: it is not overloaded */
     struct event *server_deferred;
@@ -372,7 +372,7 @@ struct sim {
     uint64_t noted_generation; /* generation and redundancy at the last check of is_covered */
     enum dpt_rdzv_redundancy noted_redundancy;
     bool done_seen; /* the server said DONE */
-    int64_t ran_ms; /* when a generation, other than a final save, was last seen to run */
+    int64_t ran_ms; /* a generation, other than a final save, last ran; earlier by clock jumps */
     bool failed;    /* the server said FAILED after it had waited as long as it must */
     /* Counts for the summary; a test checks that the faults have effects. */
     uint64_t events, formations, applied, healed, handed, loaded, fenced_writes, expulsions, saved;
