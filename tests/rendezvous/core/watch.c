@@ -213,6 +213,16 @@ static void check_end(struct watch *watch, const struct seen_run *run, const cha
         watch_broken(watch, "run %s is done without a plan", run->name);
 }
 
+/* A node id that is free may be taken by a process with another secret, which counts anew. */
+static void note_joined(struct watch *watch, const struct dpt_rdzv_record *record)
+{
+    struct seen_node *node = find_node(watch, record->run, record->node);
+    if (memcmp(node->told_secret, record->secret, sizeof node->told_secret) == 0)
+        return;
+    node->told_incarnation = node->told_counter = node->told_generation = node->counter_seen = 0;
+    memcpy(node->told_secret, record->secret, sizeof node->told_secret);
+}
+
 static void check_record(struct watch *watch, const struct dpt_rdzv_record *record)
 {
     struct seen_run *run = find_run(watch, record->run);
@@ -231,6 +241,9 @@ static void check_record(struct watch *watch, const struct dpt_rdzv_record *reco
     switch (record->kind) {
     case DPT_RDZV_RECORD_RUN:
         add_run(watch, record);
+        break;
+    case DPT_RDZV_RECORD_JOINED:
+        note_joined(watch, record);
         break;
     case DPT_RDZV_RECORD_GENERATION:
         if (record->generation <= run->generation || record->generation <= run->plan_generation ||
@@ -315,20 +328,20 @@ static void check_told(struct watch *watch, const Dpt__ServerState *message)
 {
     const Dpt__Stamp *stamp = message->stamp;
     struct seen_node *node = find_node(watch, stamp->run, stamp->node);
-    if (stamp->incarnation != node->told_incarnation && !knows_secret(watch, node)) {
-        node->told_incarnation = node->told_counter = 0; /* another has taken a free id */
-        memcpy(node->told_secret, watch->secret, sizeof node->told_secret);
-    }
     if (stamp->incarnation < node->told_incarnation)
         watch_broken(watch, "incarnation %llu of node %s is counted in after a newer one",
                      (unsigned long long)stamp->incarnation, stamp->node);
     if (stamp->incarnation == node->told_incarnation &&
         (message->counter <= node->told_counter || stamp->generation < node->told_generation ||
          message->counter_seen < node->counter_seen))
-        watch_broken(watch, "node %s is told counter %llu, generation %llu after %llu, %llu",
-                     stamp->node, (unsigned long long)message->counter,
-                     (unsigned long long)stamp->generation, (unsigned long long)node->told_counter,
-                     (unsigned long long)node->told_generation);
+        watch_broken(
+            watch,
+            "node %s is told counter %llu, generation %llu, counter_seen %llu after %llu, "
+            "%llu, %llu",
+            stamp->node, (unsigned long long)message->counter,
+            (unsigned long long)stamp->generation, (unsigned long long)message->counter_seen,
+            (unsigned long long)node->told_counter, (unsigned long long)node->told_generation,
+            (unsigned long long)node->counter_seen);
     node->told_incarnation = stamp->incarnation;
     node->told_counter = message->counter;
     node->told_generation = stamp->generation;
