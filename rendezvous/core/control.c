@@ -422,10 +422,20 @@ static void carry_out(struct command *command)
         dpt_rdzv_advance(command->run);
 }
 
+/* Without a name the command of a machine that may take part in one run only is about that run. */
+static Dpt__Control with_only_run(const struct inquiry *from)
+{
+    Dpt__Control control = *from->message->control;
+    if (control.run[0] == '\0' && from->only_run != NULL)
+        control.run = (char *)from->only_run;
+    return control;
+}
+
 void dpt_rdzv_take_control(const struct inquiry *from)
 {
     struct dpt_rdzv *core = from->core;
-    struct command command = {.core = core, .control = from->message->control};
+    const Dpt__Control control = with_only_run(from);
+    struct command command = {.core = core, .control = &control};
     Dpt__RunStatus *status = NULL;
     const Dpt__ControlVerb verb = command.control->verb;
     if (!dpt_rdzv_may_answer(core))
@@ -436,7 +446,7 @@ void dpt_rdzv_take_control(const struct inquiry *from)
     const bool lists =
         verb == DPT__CONTROL_VERB__CONTROL_RUNS ||
         (verb == DPT__CONTROL_VERB__CONTROL_NODES && command.control->run[0] == '\0');
-    const bool allowed = dpt_rdzv_may_command(from, command.text);
+    const bool allowed = dpt_rdzv_may_command(from, &control, command.text);
     if (!allowed)
         command.reply->outcome = REFUSED;
     const bool found = allowed && (lists || find_run(&command));

@@ -148,7 +148,7 @@ static void refuse_version(const struct inquiry *from)
 {
     char text[DPT_PROTO_TEXT_BYTES];
     (void)snprintf(text, sizeof text,
-                   "this worker (%s) speaks protocol %u, the server protocol %d: install the same "
+                   "this program (%s) speaks protocol %u, the server protocol %d: install the same "
                    "version on both",
                    from->message->software, from->message->version, DPT_PROTO_VERSION);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_REFUSED, .text = text};
@@ -178,18 +178,19 @@ static void handle_message(const struct inquiry *from)
 {
     struct dpt_rdzv *core = from->core;
     const Dpt__Stamp *stamp = from->message->stamp;
-    if (dpt_rdzv_answer_other_run(from))
-        return;
-    if (from->message->version == DPT_PROTO_VERSION && from->message->asks_status) {
-        dpt_rdzv_answer_status(from);
-        return;
-    }
-    if (from->message->version == DPT_PROTO_VERSION && from->message->control != NULL) {
+    const bool is_own_version = from->message->version == DPT_PROTO_VERSION;
+    if (is_own_version && from->message->control != NULL && !from->message->asks_status) {
         dpt_rdzv_take_control(from);
         return;
     }
+    if (dpt_rdzv_answer_other_run(from))
+        return;
+    if (is_own_version && from->message->asks_status) {
+        dpt_rdzv_answer_status(from);
+        return;
+    }
     dpt_rdzv_heard_outsider(core); /* holds until the message proves to be from a node */
-    if (from->message->version != DPT_PROTO_VERSION) {
+    if (!is_own_version) {
         refuse_version(from);
         return;
     }

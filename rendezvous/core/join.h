@@ -50,9 +50,10 @@ bool dpt_rdzv_answer_other_key(const struct inquiry *from, const struct run *run
 bool dpt_rdzv_answer_other_run(const struct inquiry *from);
 /* Answers a process that may not define a run, and whose run does not exist. False: it may. */
 bool dpt_rdzv_answer_no_definer(const struct inquiry *from);
-/* Whether the machine may give this command of an operator. False: *ret_why says which machine may.
- */
-bool dpt_rdzv_may_command(const struct inquiry *from, char ret_why[DPT_PROTO_TEXT_BYTES]);
+/* Whether the machine may give this command of an operator, which names its run if the machine may
+ * take part in one only. False: *ret_why says which machine may. */
+bool dpt_rdzv_may_command(const struct inquiry *from, const Dpt__Control *control,
+                          char ret_why[DPT_PROTO_TEXT_BYTES]);
 void dpt_rdzv_log_definer(const struct run *run);
 
 /* ---- join.c ---- */

@@ -66,15 +66,16 @@ bool dpt_rdzv_answer_other_key(const struct inquiry *from, const struct run *run
 bool dpt_rdzv_answer_other_run(const struct inquiry *from)
 {
     char text[DPT_PROTO_TEXT_BYTES], mine[SHORT_KEY_BYTES];
-    const char *only = from->only_run;
-    if (only == NULL || only[0] == '\0' || strcmp(only, from->message->stamp->run) == 0)
+    const char *only = from->only_run, *run = from->message->stamp->run;
+    const bool looks = from->message->asks_status; /* dpt-doctor; "-": any run */
+    if (only == NULL || only[0] == '\0' || strcmp(only, run) == 0 ||
+        (looks && strcmp(run, "-") == 0))
         return false;
     print_key(from->key, mine);
     (void)snprintf(text, sizeof text,
-                   "this machine (key %s) may take part in run '%s' only, and this worker asks for "
-                   "run '%s': give --rdzv-id %s, or a token for every run on a machine with "
-                   "another key",
-                   mine, only, from->message->stamp->run, only);
+                   "this machine (key %s) may take part in run '%s' only, and run '%s' was asked "
+                   "for: give %s %s, or a token for every run on a machine with another key",
+                   mine, only, run, looks ? "--run" : "--rdzv-id", only);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_REFUSED, .text = text};
     dpt_rdzv_answer_outsider(from, &answer);
     return true;
@@ -101,18 +102,18 @@ bool dpt_rdzv_answer_no_definer(const struct inquiry *from)
     return true;
 }
 
-bool dpt_rdzv_may_command(const struct inquiry *from, char ret_why[DPT_PROTO_TEXT_BYTES])
+bool dpt_rdzv_may_command(const struct inquiry *from, const Dpt__Control *control,
+                          char ret_why[DPT_PROTO_TEXT_BYTES])
 {
-    const Dpt__Control *control = from->message->control;
-    const bool reads = control->verb == DPT__CONTROL_VERB__CONTROL_RUNS ||
-                       control->verb == DPT__CONTROL_VERB__CONTROL_NODES ||
+    const bool lists = control->verb == DPT__CONTROL_VERB__CONTROL_RUNS;
+    const bool reads = lists || control->verb == DPT__CONTROL_VERB__CONTROL_NODES ||
                        control->verb == DPT__CONTROL_VERB__CONTROL_SHOW ||
                        control->verb == DPT__CONTROL_VERB__CONTROL_DUMP;
     const char *only = from->only_run != NULL ? from->only_run : "";
     if (only[0] != '\0' && strcmp(control->run, only) != 0)
         (void)snprintf(ret_why, DPT_PROTO_TEXT_BYTES,
-                       "this machine may take part in run '%s' only: name that run", only);
-    else if (only[0] != '\0' && dpt_rdzv_find_run(from->core, only) == NULL)
+                       "this machine may take part in run '%s' only: name that run, or none", only);
+    else if (!lists && only[0] != '\0' && dpt_rdzv_find_run(from->core, only) == NULL)
         (void)snprintf(ret_why, DPT_PROTO_TEXT_BYTES, "no run '%s' is here", only);
     else if (from->join_only && !reads)
         (void)snprintf(ret_why, DPT_PROTO_TEXT_BYTES,

@@ -138,10 +138,12 @@ void dpt_rdzv_answer_status(const struct inquiry *from)
     if (!dpt_rdzv_may_answer(core))
         return;
     char text[DPT_PROTO_TEXT_BYTES] = "";
-    const struct run *run = dpt_rdzv_find_run(core, from->message->stamp->run);
+    const bool limited = from->only_run != NULL && from->only_run[0] != '\0';
+    const struct run *run =
+        dpt_rdzv_find_run(core, limited ? from->only_run : from->message->stamp->run);
     if (run == NULL && core->n_runs == 1 && dpt_rdzv_may_see(from, core->runs[0]))
         run = core->runs[0];
-    if (run == NULL && from->only_run != NULL && from->only_run[0] != '\0')
+    if (run == NULL && limited)
         (void)snprintf(text, sizeof text, "no run '%s' is here", from->only_run);
     else if (run == NULL)
         dpt_rdzv_list_runs(core, from->message->stamp->run, text, sizeof text);

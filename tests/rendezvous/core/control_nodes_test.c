@@ -8,6 +8,8 @@
 
 #include "tests/rendezvous/core/fake_operator.h"
 
+#include <string.h>
+
 /* ---- nodes ---- */
 
 static void drained_node_leaves(void **state)
@@ -236,13 +238,38 @@ static void machine_without_the_right_only_looks(void **state)
     assert_int_equal(stage.records[DPT_RDZV_RECORD_PAUSED], 0);
     done(order_as(&join, VERB(SHOW), "demo"));
     done(order_as(&join, VERB(RUNS), ""));
-    /* A message that names the run in its stamp and another in its command. */
-    refused(order_as(&one, VERB(PAUSE), "other"), "may take part in run 'demo' only");
-    refused(order_as(&one, VERB(RUNS), ""), "may take part in run 'demo' only");
+    refused(order_as(&one, VERB(PAUSE), "other"), "may take part in run 'demo' only: name that");
     goes_on(order_as(&one, VERB(PAUSE), "demo"));
     const struct operator_rights other = {.only_run = "other"};
-    refused(order_as(&other, VERB(RUNS), "other"), "no run 'other' is here");
+    refused(order_as(&other, VERB(SHOW), ""), "no run 'other' is here");
     assert_int_equal(reply.n_runs, 0);
+}
+
+/* dpt-ctl need not name the run, and nothing of another run is told. */
+static void machine_of_one_run_sees_this_run(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    c.stamp.run = "second";
+    fake_say(&c, &stage);
+    done(order(VERB(RUNS), ""));
+    assert_int_equal(reply.n_runs, 2);
+    const struct operator_rights second = {.only_run = "second"}, none = {.only_run = "third"};
+    done(order_as(&second, VERB(RUNS), ""));
+    assert_int_equal(reply.n_runs, 1);
+    assert_int_equal(run_info.generation, 0); /* the other one trains */
+    done(order_as(&second, VERB(NODES), ""));
+    assert_int_equal(reply.n_nodes, 1);
+    assert_string_equal(reply_run, "second");
+    done(order_as(&second, VERB(SHOW), ""));
+    assert_string_equal(reply_run, "second");
+    refused(order_as(&second, VERB(SHOW), "demo"), "may take part in run 'second' only: name that");
+    refused(order_as(&second, VERB(RUNS), "demo"), "run, or none");
+    assert_int_equal(reply.n_runs, 0);
+    done(order_as(&none, VERB(RUNS), ""));
+    assert_int_equal(reply.n_runs, 0);
+    refused(order_as(&none, VERB(NODES), ""), "no run 'third' is here");
+    assert_null(strstr(reply_text, "demo"));
 }
 
 static void command_without_a_node_is_refused(void **state)
@@ -270,6 +297,7 @@ int main(void)
         TEST(two_operators_share_a_dump),
         TEST(answers_are_limited),
         TEST(machine_without_the_right_only_looks),
+        TEST(machine_of_one_run_sees_this_run),
         TEST(command_without_a_node_is_refused),
 #undef TEST
     };

@@ -48,7 +48,7 @@ static Dpt__ControlOutcome send_as(const struct operator_rights *rights, Dpt__Co
 {
     Dpt__Stamp stamp = DPT__STAMP__INIT;
     Dpt__AgentState state = DPT__AGENT_STATE__INIT;
-    stamp.run = rights->only_run != NULL ? (char *)rights->only_run : "-";
+    stamp.run = control->run[0] != '\0' ? control->run : "-"; /* as dpt-ctl does */
     stamp.node = "dpt-ctl";
     stamp.incarnation = 1;
     state.version = DPT_PROTO_VERSION;

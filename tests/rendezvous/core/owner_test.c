@@ -158,14 +158,38 @@ static void test_key_of_another_run_is_refused(void **state)
     b.state.spec = NULL;
     fake_refused(&b, stage, "give --rdzv-id other");
     assert_false(b.has_spec);
-    b.state.asks_status = true;
-    fake_refused(&b, stage, "may take part in run 'other' only");
+    b.state.asks_status = true; /* dpt-doctor, which has no --rdzv-id */
+    fake_refused(&b, stage,
+                 "may take part in run 'other' only, and run 'demo' was asked for: give "
+                 "--run other");
     b.state.asks_status = false;
     b.state.secret = a.state.secret;
     b.state.leaving = true;
     fake_refused(&b, stage, "key 02020202");
     assert_int_equal(stage->view.nodes, 1);
     assert_int_equal(stage->view.phase, DPT_RDZV_RUNNING);
+}
+
+/* Who asks for the status of any run ("-") is told that of the only one that it may see. */
+static void test_status_of_the_only_run_of_a_key(void **state)
+{
+    struct stage *stage = *state;
+    fake_with_key(&a, stage, "a", 1);
+    fakes_start(stage, (struct fake *const[]){&a}, 1);
+    fake_with_key(&other, stage, "o", 3);
+    other.stamp.run = "second";
+    fake_say(&other, stage);
+    fake_with_key(&b, stage, "b", 2);
+    b.stamp.run = "-";
+    b.state.asks_status = true;
+    b.limited_to = "demo";
+    fake_say(&b, stage);
+    assert_int_equal(b.phase, PHASE(RUNNING));
+    assert_int_equal(b.n_nodes, 1);
+    b.limited_to = "third";
+    fake_say(&b, stage);
+    assert_int_equal(b.phase, PHASE(WAITING));
+    assert_string_equal(b.text, "no run 'third' is here");
 }
 
 static void test_join_only_key_defines_no_run(void **state)
@@ -212,6 +236,7 @@ int main(void)
         CASE(test_nodes_of_a_time_without_keys_keep_their_ids),
         CASE(test_one_key_has_several_ids),
         CASE(test_key_of_another_run_is_refused),
+        CASE(test_status_of_the_only_run_of_a_key),
         CASE(test_join_only_key_defines_no_run),
         CASE(test_join_only_node_waits_for_definer),
     };
