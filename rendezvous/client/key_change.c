@@ -2,11 +2,32 @@
  * admitted, and of the server. */
 #include "rendezvous/client/internal.h"
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/utc.h"
 #include "rendezvous/keys/enroll.h"
 #include "rendezvous/keys/possession.h"
 
+#include <stdio.h>
 #include <unistd.h>
+
+enum { SPENT_BYTES = 384 };
+
+/* The server tells only that the token is spent: the time is there so that a person sees which
+ * clock is wrong, this one or the server's, which is in its log. */
+static void print_token_part(const struct dpt_client *client, char ret[SPENT_BYTES])
+{
+    char now[DPT_UTC_TEXT_BYTES];
+    dpt_utc_text(dpt_wall_ns() / 1000000000, now);
+    if (client->token_spent)
+        (void)snprintf(ret, SPENT_BYTES,
+                       ", and the token has expired or has admitted as many as it may, by that "
+                       "server's clock and list (a clock that is wrong there, or was when the "
+                       "token was made, has this effect: its log has its time, and it is %s here)",
+                       now);
+    else
+        (void)snprintf(ret, SPENT_BYTES, "%s", client->asked_token ? ", nor the token" : "");
+}
 
 enum dpt_status client_change_refused_key(struct dpt_client *client, bool spent,
                                           struct dpt_err *err)
@@ -26,10 +47,8 @@ enum dpt_status client_change_refused_key(struct dpt_client *client, bool spent,
         client_replace_socket(client);
         return DPT_OK;
     }
-    const char *token = client->token_spent
-                            ? ", and the token has expired or has admitted as many as it may"
-                        : client->asked_token ? ", nor the token"
-                                              : "";
+    char token[SPENT_BYTES];
+    print_token_part(client, token);
     dpt_key_hex(&client->keys.machine.public_key, hex);
     return dpt_fail(err, DPT_EREFUSED,
                     "the server at %s does not admit this machine's key %.8s%s: give a token "

@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/parse.h"
+#include "base/utc.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -297,13 +298,43 @@ enum dpt_status dpt_admission_read_tokens(struct dpt_admission *admission, const
     return DPT_OK;
 }
 
+/* Marks the spent tokens that leave the list by `uses` 0, and counts the others. The oldest ones
+ * leave first if there is no room for all. */
+static void choose_kept(struct tokens *tokens, int64_t now_s, struct dpt_admission_pruned *ret)
+{
+    const int64_t kept_s = (int64_t)DPT_ADMISSION_SPENT_DAYS * 24 * 3600;
+    size_t lines = 0, n_spent = 0;
+    *ret = (struct dpt_admission_pruned){.n_good = 0};
+    for (size_t i = 0; i < tokens->n; i++)
+        ret->n_good += dpt_admission_token_state(&tokens->items[i], now_s) == DPT_TOKEN_GOOD;
+    for (size_t i = tokens->n; i-- > 0;) {
+        struct dpt_admission_token *each = &tokens->items[i];
+        const enum dpt_token_state state = dpt_admission_token_state(each, now_s);
+        const bool is_recent =
+            now_s < each->expires_s + kept_s || tokens->n - i <= DPT_ADMISSION_SPENT_NEWEST;
+        const bool fits = ret->n_good + n_spent + 1 < DPT_ADMISSION_TOKENS_MAX &&
+                          lines + 1 + each->used <= DPT_ADMISSION_SPENT_LINES_MAX;
+        if (state == DPT_TOKEN_GOOD)
+            continue;
+        if (!is_recent || !fits) {
+            each->uses = 0;
+            continue;
+        }
+        n_spent++;
+        lines += 1 + each->used;
+        ret->n_ahead += state == DPT_TOKEN_AHEAD;
+        if (state == DPT_TOKEN_AHEAD && each->expires_s > ret->ahead_s)
+            ret->ahead_s = each->expires_s;
+    }
+}
+
 enum dpt_status dpt_admission_prune_tokens(const char *text, int64_t now_s, char *ret_text,
-                                           size_t *ret_n, struct dpt_err *err)
+                                           struct dpt_admission_pruned *ret, struct dpt_err *err)
 {
     struct tokens tokens = {.most = SIZE_MAX};
     struct line line = {0};
     DPT_TRY(read_tokens(text, &tokens, err));
-    *ret_n = 0;
+    choose_kept(&tokens, now_s, ret);
     while (*text != '\0') {
         const char *from = text;
         struct dpt_key key;
@@ -311,9 +342,8 @@ enum dpt_status dpt_admission_prune_tokens(const char *text, int64_t now_s, char
         const struct dpt_admission_token *of = line.n_words > 1 && is_key(line.words[1], &key)
                                                    ? find_token(tokens.items, tokens.n, &key)
                                                    : NULL;
-        if (line.n_words > 0 && (of == NULL || !dpt_admission_token_is_good(of, now_s)))
+        if (line.n_words > 0 && (of == NULL || of->uses == 0))
             continue;
-        *ret_n += line.n_words > 0 && strcmp(line.words[0], "token") == 0;
         memcpy(ret_text, from, (size_t)(text - from));
         ret_text += text - from;
     }
@@ -332,9 +362,15 @@ void dpt_admission_print_token(const struct dpt_admission_token *token,
                    token->run[0] != '\0' ? " " : "", token->run);
 }
 
-bool dpt_admission_token_is_good(const struct dpt_admission_token *token, int64_t now_s)
+enum dpt_token_state dpt_admission_token_state(const struct dpt_admission_token *token,
+                                               int64_t now_s)
 {
-    return now_s < token->expires_s && token->used < token->uses;
+    const int64_t longest_s = (int64_t)DPT_ADMISSION_TOKEN_HOURS_MAX * 3600 + DPT_ADMISSION_CLOCK_S;
+    if (now_s >= token->expires_s)
+        return DPT_TOKEN_EXPIRED;
+    if (token->expires_s - now_s > longest_s)
+        return DPT_TOKEN_AHEAD;
+    return token->used < token->uses ? DPT_TOKEN_GOOD : DPT_TOKEN_USED_UP;
 }
 
 void dpt_admission_count_use(struct dpt_admission *admission, const struct dpt_key *token_key)
@@ -357,7 +393,45 @@ enum dpt_right dpt_admission_right(const struct dpt_admission *admission, const 
         find_token(admission->tokens, admission->n_tokens, key);
     if (token == NULL)
         return DPT_RIGHT_NONE;
-    return dpt_admission_token_is_good(token, now_s) ? DPT_RIGHT_TOKEN : DPT_RIGHT_SPENT;
+    return dpt_admission_token_state(token, now_s) == DPT_TOKEN_GOOD ? DPT_RIGHT_TOKEN
+                                                                     : DPT_RIGHT_SPENT;
+}
+
+static const char *plural(uint32_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
+void dpt_admission_explain(const struct dpt_admission *admission, const struct dpt_key *key,
+                           int64_t now_s, char ret[DPT_ADMISSION_WHY_BYTES])
+{
+    static const char another[] = "make another token (dpt-rdzv --new-token)";
+    enum { BYTES = DPT_ADMISSION_WHY_BYTES };
+    const struct dpt_admission_token *token =
+        find_token(admission->tokens, admission->n_tokens, key);
+    const enum dpt_token_state state =
+        token != NULL ? dpt_admission_token_state(token, now_s) : DPT_TOKEN_GOOD;
+    char now[DPT_UTC_TEXT_BYTES], expires[DPT_UTC_TEXT_BYTES];
+    dpt_utc_text(now_s, now);
+    dpt_utc_text(token != NULL ? token->expires_s : 0, expires);
+    if (find_machine(admission, key) != NULL)
+        (void)snprintf(ret, BYTES, "denied in the list of machines");
+    else if (state == DPT_TOKEN_EXPIRED)
+        (void)snprintf(ret, BYTES,
+                       "of a token that expired at %s, and this machine's clock says %s: set the "
+                       "clock if it is wrong or was wrong when the token was made, and %s",
+                       expires, now, another);
+    else if (state == DPT_TOKEN_AHEAD)
+        (void)snprintf(ret, BYTES,
+                       "of a token that expires at %s, later than a token can that is made now, "
+                       "and this machine's clock says %s: set the clock if it is wrong, else it "
+                       "was ahead when the token was made, so %s",
+                       expires, now, another);
+    else if (state == DPT_TOKEN_USED_UP)
+        (void)snprintf(ret, BYTES, "of a token that is used up (it admits %u machine%s)",
+                       (unsigned)token->uses, plural(token->uses));
+    else
+        (void)snprintf(ret, BYTES, "of no machine in the list and of no token");
 }
 
 static void print_refusal(const struct dpt_admission *admission,
@@ -366,14 +440,25 @@ static void print_refusal(const struct dpt_admission *admission,
 {
     static const char again[] = "make another with dpt-rdzv --new-token on the server's machine";
     enum { BYTES = DPT_ENROLL_TEXT_BYTES };
+    const enum dpt_token_state state =
+        token != NULL ? dpt_admission_token_state(token, now_s) : DPT_TOKEN_GOOD;
+    char now[DPT_UTC_TEXT_BYTES];
+    dpt_utc_text(now_s, now);
     if (token == NULL)
         (void)snprintf(ret, BYTES, "the server does not know this token: %s", again);
-    else if (now_s >= token->expires_s)
-        (void)snprintf(ret, BYTES, "the token expired %" PRId64 " s ago: %s",
-                       now_s - token->expires_s, again);
-    else if (token->used >= token->uses)
+    else if (state == DPT_TOKEN_EXPIRED)
+        (void)snprintf(ret, BYTES,
+                       "the token expired %" PRId64 " s ago by the server's clock (%s), which may "
+                       "be wrong: %s",
+                       now_s - token->expires_s, now, again);
+    else if (state == DPT_TOKEN_AHEAD)
+        (void)snprintf(ret, BYTES,
+                       "the token was made by a clock that was ahead of the server's (%s), which "
+                       "may be wrong: %s",
+                       now, again);
+    else if (state == DPT_TOKEN_USED_UP)
         (void)snprintf(ret, BYTES, "the token is used up (it admits %u machine%s): %s",
-                       (unsigned)token->uses, token->uses == 1 ? "" : "s", again);
+                       (unsigned)token->uses, plural(token->uses), again);
     else if (admission->n_machines >= DPT_ADMISSION_MACHINES_MAX)
         (void)snprintf(ret, BYTES, "the server knows %d machines, which is the most",
                        DPT_ADMISSION_MACHINES_MAX);

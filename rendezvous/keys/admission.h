@@ -30,14 +30,20 @@ enum {
     DPT_ADMISSION_MACHINES_MAX = 65536,
     DPT_ADMISSION_TOKENS_MAX = 1024,
     DPT_ADMISSION_USES_MAX = 65536,
-    DPT_ADMISSION_RUN_BYTES = 64,  /* NUL included */
-    DPT_ADMISSION_LINE_BYTES = 320 /* of a line that is written; NUL included */
+    DPT_ADMISSION_TOKEN_HOURS_MAX = 24 * 366, /* from the time when a token is made */
+    DPT_ADMISSION_CLOCK_S = 3600,             /* by which clocks may differ without a remark */
+    DPT_ADMISSION_SPENT_DAYS = 7,             /* a spent token stays in the list after its expiry */
+    DPT_ADMISSION_SPENT_NEWEST = 16,          /* the newest tokens stay whatever their expiry */
+    DPT_ADMISSION_SPENT_LINES_MAX = 8192,     /* of all spent tokens and their uses */
+    DPT_ADMISSION_RUN_BYTES = 64,             /* NUL included */
+    DPT_ADMISSION_LINE_BYTES = 320,           /* of a line that is written; NUL included */
+    DPT_ADMISSION_WHY_BYTES = 320             /* NUL included */
 };
 
 enum dpt_right {
     DPT_RIGHT_NONE, /* the key is unknown */
     DPT_RIGHT_DENY,
-    DPT_RIGHT_SPENT, /* the key of a token that has expired or is used up: it may do nothing */
+    DPT_RIGHT_SPENT, /* the key of a token that is not DPT_TOKEN_GOOD: it may do nothing */
     DPT_RIGHT_TOKEN, /* the key of a token: it may ask to admit a machine's key */
     DPT_RIGHT_JOIN,
     DPT_RIGHT_DEFINE,
@@ -63,6 +69,14 @@ struct dpt_admission_token {
     uint32_t uses, used;
 };
 
+enum dpt_token_state {
+    DPT_TOKEN_GOOD, /* it admits another machine */
+    DPT_TOKEN_EXPIRED,
+    DPT_TOKEN_AHEAD, /* it expires later than a token that is made now can: the clock was ahead when
+                        it was made, or is behind now */
+    DPT_TOKEN_USED_UP
+};
+
 /* Initially zeroed; dpt_admission_fini frees its memory. */
 struct dpt_admission {
     struct dpt_admitted_machine *machines; /* (n_machines) owned, by key, each key once */
@@ -80,12 +94,22 @@ DPT_MUST_USE enum dpt_status dpt_admission_read_machines(struct dpt_admission *a
 DPT_MUST_USE enum dpt_status dpt_admission_read_tokens(struct dpt_admission *admission,
                                                        const char *text, struct dpt_err *err);
 
-/* Copies a list of tokens without those that admit no machine any more, and without their uses. The
- * list may have any number of tokens. ret_text: room for the text and a NUL. *ret_n: number of
- * tokens that are copied. now_s: seconds since 1970. DPT_ECONFIG: a line is malformed. DPT_ENOMEM.
- */
+/* What a list has after it was pruned. */
+struct dpt_admission_pruned {
+    size_t n_good;
+    size_t n_ahead;  /* tokens in the state DPT_TOKEN_AHEAD */
+    int64_t ahead_s; /* the latest expiry of these */
+};
+
+/* Copies a list of tokens without those that admit no machine any more and have no reason to stay,
+ * and without the uses of these. A spent token stays, so that its owner is told why it is refused,
+ * until DPT_ADMISSION_SPENT_DAYS after its expiry, or as long as it is one of the newest
+ * DPT_ADMISSION_SPENT_NEWEST; but good ones, and one that is added, have precedence: then the list
+ * has at most DPT_ADMISSION_TOKENS_MAX tokens. The list may have any number. ret_text: room for the
+ * text and a NUL. now_s: seconds since 1970. DPT_ECONFIG: a line is malformed. DPT_ENOMEM. */
 DPT_MUST_USE enum dpt_status dpt_admission_prune_tokens(const char *text, int64_t now_s,
-                                                        char *ret_text, size_t *ret_n,
+                                                        char *ret_text,
+                                                        struct dpt_admission_pruned *ret,
                                                         struct dpt_err *err);
 
 /* now_s: seconds since 1970. */
@@ -98,8 +122,13 @@ const char *dpt_admission_run(const struct dpt_admission *admission, const struc
 /* True: a run may have this name. */
 bool dpt_admission_is_run(const char *name);
 
-/* True: the token admits another machine at this time. */
-bool dpt_admission_token_is_good(const struct dpt_admission_token *token, int64_t now_s);
+enum dpt_token_state dpt_admission_token_state(const struct dpt_admission_token *token,
+                                               int64_t now_s);
+
+/* Writes why a key does not get through the handshake, for the log of the server: "of a token that
+ * expired at …". The key's right is NONE, DENY or SPENT. */
+void dpt_admission_explain(const struct dpt_admission *admission, const struct dpt_key *key,
+                           int64_t now_s, char ret[DPT_ADMISSION_WHY_BYTES]);
 
 /* The decision about a request. */
 struct dpt_admission_decision {

@@ -45,7 +45,7 @@ struct dpt_enroll_answer {
  * on to the client. */
 enum {
     DPT_ENROLL_ZAP_UNKNOWN = 400, /* the key is unknown or denied */
-    DPT_ENROLL_ZAP_SPENT = 500    /* the key is of a token that has expired or is used up */
+    DPT_ENROLL_ZAP_SPENT = 500    /* the key is of a token that admits nobody (any more) */
 };
 
 /* Makes a name of at most 63 characters of A-Z, a-z, 0-9, '.', '_' and '-' from any text: other

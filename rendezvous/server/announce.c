@@ -1,12 +1,13 @@
 /* The text that the server prints when it listens. */
 #include "rendezvous/server/announce.h"
 
+#include "base/utc.h"
+
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- this machine's addresses ---- */
 
@@ -78,19 +79,10 @@ static void print_addresses(FILE *out, const struct dpt_announce *announce)
                     out);
 }
 
-/* "2026-11-28 09:30 UTC" */
-static void print_time(int64_t at_s, char *ret, size_t room)
-{
-    const time_t at = (time_t)at_s;
-    struct tm parts;
-    if (gmtime_r(&at, &parts) == NULL || strftime(ret, room, "%Y-%m-%d %H:%M UTC", &parts) == 0)
-        (void)snprintf(ret, room, "second %lld", (long long)at_s);
-}
-
 static void print_token(FILE *out, const struct dpt_announce *announce)
 {
-    char until[64];
-    print_time(announce->token_expires_s, until, sizeof until);
+    char until[DPT_UTC_TEXT_BYTES];
+    dpt_utc_text(announce->token_expires_s, until);
     if (announce->token_uses == 0)
         (void)fprintf(out,
                       "  TOKEN: one of those in the file 'tokens', which has as many as it may. "

@@ -308,22 +308,20 @@ static const char *plain_address(const char *address)
     return v4 ? address + sizeof mapped - 1 : address;
 }
 
-static void report_refused(struct dpt_gate *gate, const struct dpt_key *key, enum dpt_right right,
+static void report_refused(struct dpt_gate *gate, const struct dpt_key *key,
                            const struct dpt_zap_part *address, int64_t now_ms)
 {
-    char hex[DPT_KEY_HEX_BYTES], text[DPT_ZAP_PART_BYTES + 1];
+    char hex[DPT_KEY_HEX_BYTES], text[DPT_ZAP_PART_BYTES + 1], why[DPT_ADMISSION_WHY_BYTES];
     const uint64_t n = dpt_log_bound(&gate->refused, now_ms);
     if (n == 0)
         return;
     dpt_key_hex(key, hex);
     memcpy(text, address->data, address->bytes);
     text[address->bytes] = '\0';
+    dpt_admission_explain(&gate->admission, key, (int64_t)time(NULL), why);
     dpt_log(DPT_LOG_WARN,
             "refused %" PRIu64 " connection(s); the last: key %.8s from %s, which is %s", n, hex,
-            plain_address(text),
-            right == DPT_RIGHT_DENY    ? "denied in the list of machines"
-            : right == DPT_RIGHT_SPENT ? "of a token that has expired or is used up"
-                                       : "of no machine in the list and of no token");
+            plain_address(text), why);
 }
 
 /* From DPT_RIGHT_TOKEN on the key gets through. */
@@ -343,7 +341,7 @@ static enum dpt_right judge_handshake(struct dpt_gate *gate,
         right = right_now(gate, ret_key);
     }
     if (right < DPT_RIGHT_TOKEN)
-        report_refused(gate, ret_key, right, &question->parts[DPT_ZAP_ADDRESS], now_ms);
+        report_refused(gate, ret_key, &question->parts[DPT_ZAP_ADDRESS], now_ms);
     return right;
 }
 

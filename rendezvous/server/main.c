@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/option.h"
 #include "base/signals.h"
+#include "base/utc.h"
 #include "rendezvous/proto/message.h"
 #include "rendezvous/server/announce.h"
 #include "rendezvous/server/bind.h"
@@ -144,7 +145,8 @@ static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *
         {"--open", .flag = &ret->server.open},
         {"--key-dir", "DIR", .text = &ret->server.key_dir},
         {"--new-token", .flag = &ret->new_token},
-        {"--token-hours", "N", .number = &ret->order.hours, .min = 1, .max = DPT_TOKEN_HOURS_MAX},
+        {"--token-hours", "N", .number = &ret->order.hours, .min = 1,
+         .max = DPT_ADMISSION_TOKEN_HOURS_MAX},
         {"--token-uses", "N", .number = &ret->order.uses, .min = 1, .max = DPT_ADMISSION_USES_MAX},
         {"--join-only", .flag = &ret->join_only},
         {"--run", "R", .text = &ret->order.run},
@@ -256,6 +258,31 @@ static void raise_descriptor_limit(void)
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+/* A clock that was set back, or a machine that starts without a clock: what this server writes is
+ * older than what is there. */
+static void warn_if_clock_is_behind(const char *dir)
+{
+    char now[DPT_UTC_TEXT_BYTES], newest[DPT_UTC_TEXT_BYTES];
+    struct dpt_err why;
+    int64_t newest_ms = 0;
+    if (dpt_store_newest_ms(dir, &newest_ms, &why) != DPT_OK) {
+        dpt_log(DPT_LOG_WARN, "the clock is not compared with the journal: %s", why.text);
+        return;
+    }
+    const int64_t now_s = (int64_t)time(NULL), behind_s = newest_ms / 1000 - now_s;
+    if (behind_s <= DPT_ADMISSION_CLOCK_S)
+        return;
+    dpt_utc_text(now_s, now);
+    dpt_utc_text(newest_ms / 1000, newest);
+    dpt_log(DPT_LOG_WARN,
+            "this machine's clock says %s, %lld h %lld min before the newest record (%s) of the "
+            "journal in '%s': it is behind, or was ahead then. A token that is made now expires "
+            "early when the clock is set, and dpt-rdzv history has wrong times. If the clock is "
+            "wrong, set it, then make another token (dpt-rdzv --new-token); else move the journal "
+            "away before the next start",
+            now, (long long)(behind_s / 3600), (long long)(behind_s % 3600 / 60), newest, dir);
+}
+
 /* Opens the journal for a server that is bound; *ret stays NULL if there is none. With --port 0 the
  * next server has another port, so no node would find its way to the journal. */
 static enum dpt_status open_journal(const struct arguments *arguments, struct dpt_store **ret,
@@ -277,6 +304,7 @@ static enum dpt_status open_journal(const struct arguments *arguments, struct dp
                         arguments->state_dir == NULL ? " (default; 'none': no journal)" : "",
                         why.text);
     dpt_log(DPT_LOG_INFO, "the journal is in '%s'", dir);
+    warn_if_clock_is_behind(dir);
     return DPT_OK;
 }
 

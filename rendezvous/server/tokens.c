@@ -1,6 +1,8 @@
 /* The tokens of a server, in its key folder. */
 #include "rendezvous/server/tokens.h"
 
+#include "base/log.h"
+#include "base/utc.h"
 #include "rendezvous/keys/curve.h"
 #include "rendezvous/keys/keyring.h"
 
@@ -17,9 +19,8 @@ static const char *run_of(const struct dpt_token_order *order)
     return order->run != NULL ? order->run : "";
 }
 
-/* Takes tokens out of the list that admit no machine any more. *ret_n: the others. */
-static enum dpt_status prune_list(const struct dpt_key_folder *folder, int64_t now_s, size_t *ret_n,
-                                  struct dpt_err *err)
+static enum dpt_status prune_list(const struct dpt_key_folder *folder, int64_t now_s,
+                                  struct dpt_admission_pruned *ret, struct dpt_err *err)
 {
     char *text = NULL;
     DPT_TRY(dpt_key_folder_read(folder, list_name, &text, NULL, err));
@@ -28,8 +29,8 @@ static enum dpt_status prune_list(const struct dpt_key_folder *folder, int64_t n
     if (pruned == NULL)
         status = dpt_fail_nomem(err, "list of tokens");
     else
-        status = dpt_wrap(err, dpt_admission_prune_tokens(text, now_s, pruned, ret_n, err),
-                          "'%s/%s'", folder->path, list_name);
+        status = dpt_wrap(err, dpt_admission_prune_tokens(text, now_s, pruned, ret, err), "'%s/%s'",
+                          folder->path, list_name);
     if (status == DPT_OK && strcmp(text, pruned) != 0)
         status = dpt_key_folder_replace(folder, list_name, pruned, err);
     free(pruned);
@@ -37,7 +38,23 @@ static enum dpt_status prune_list(const struct dpt_key_folder *folder, int64_t n
     return status;
 }
 
-/* n: the number of tokens in the list. */
+static void warn_of_tokens_ahead(const struct dpt_key_folder *folder,
+                                 const struct dpt_admission_pruned *pruned, int64_t now_s)
+{
+    char now[DPT_UTC_TEXT_BYTES], expires[DPT_UTC_TEXT_BYTES];
+    if (pruned->n_ahead == 0)
+        return;
+    dpt_utc_text(now_s, now);
+    dpt_utc_text(pruned->ahead_s, expires);
+    dpt_log(DPT_LOG_WARN,
+            "'%s/%s': %zu token(s) expire later than a token can that is made now, the last at %s, "
+            "and this machine's clock says %s: they admit nobody. If the clock is wrong, set it; "
+            "else it was ahead when they were made: remove their lines, and make others (dpt-rdzv "
+            "--new-token) for machines that have them",
+            folder->path, list_name, pruned->n_ahead, expires, now);
+}
+
+/* n: the number of good tokens in the list. */
 static enum dpt_status issue_token(const struct dpt_key_folder *folder,
                                    const struct dpt_token_order *order, size_t n, int64_t now_s,
                                    struct dpt_issued_token *ret, struct dpt_err *err)
@@ -97,7 +114,8 @@ static enum dpt_status find_kept(const struct dpt_key_folder *folder,
     for (size_t i = 0; status == DPT_OK && i < list.n_tokens; i++) {
         const struct dpt_admission_token *each = &list.tokens[i];
         if (!dpt_key_equal(&each->key, &pair.public_key) || each->right != order->right ||
-            strcmp(each->run, run_of(order)) != 0 || !dpt_admission_token_is_good(each, now_s))
+            strcmp(each->run, run_of(order)) != 0 ||
+            dpt_admission_token_state(each, now_s) != DPT_TOKEN_GOOD)
             continue;
         ret->entry = *each;
         dpt_token_print(&token, ret->text);
@@ -114,11 +132,12 @@ static enum dpt_status find_or_issue(const struct dpt_key_folder *folder,
                                      struct dpt_err *err)
 {
     bool found = false;
-    size_t n = 0;
-    DPT_TRY(prune_list(folder, now_s, &n, err));
-    if (may_keep && n <= DPT_ADMISSION_TOKENS_MAX)
+    struct dpt_admission_pruned pruned;
+    DPT_TRY(prune_list(folder, now_s, &pruned, err));
+    warn_of_tokens_ahead(folder, &pruned, now_s);
+    if (may_keep && pruned.n_good <= DPT_ADMISSION_TOKENS_MAX)
         DPT_TRY(find_kept(folder, order, now_s, ret, &found, err));
-    return found ? DPT_OK : issue_token(folder, order, n, now_s, ret, err);
+    return found ? DPT_OK : issue_token(folder, order, pruned.n_good, now_s, ret, err);
 }
 
 enum dpt_status dpt_token_issue(const struct dpt_key_folder *folder,

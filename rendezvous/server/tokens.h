@@ -9,7 +9,6 @@
 enum {
     DPT_TOKEN_HOURS_DEFAULT = 24,
     DPT_TOKEN_USES_DEFAULT = 64,
-    DPT_TOKEN_HOURS_MAX = 24 * 366,
     DPT_NEW_KEY_AFTER_S = 30, /* default time from a new key's announcement until it is in force */
     DPT_NEW_KEY_AFTER_S_MAX = 30 * 24 * 3600
 };
@@ -27,8 +26,10 @@ struct dpt_issued_token {
 };
 
 /* Makes a token, appends it to the list, and keeps its text for the server's screen. A running
- * server admits machines by it at once. Tokens that admit no machine any more leave the list first.
- * now_s: seconds since 1970. DPT_EOVERFLOW: DPT_ADMISSION_TOKENS_MAX tokens are still good. */
+ * server admits machines by it at once. Old tokens that admit no machine leave the list first
+ * (dpt_admission_prune_tokens), and a warning is logged if tokens of the list are
+ * DPT_TOKEN_AHEAD. now_s: seconds since 1970. DPT_EOVERFLOW: DPT_ADMISSION_TOKENS_MAX tokens are
+ * still good. */
 DPT_MUST_USE enum dpt_status dpt_token_issue(const struct dpt_key_folder *folder,
                                              const struct dpt_token_order *order, int64_t now_s,
                                              struct dpt_issued_token *ret, struct dpt_err *err);

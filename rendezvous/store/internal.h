@@ -2,7 +2,8 @@
  *
  *   store.c    the journal: records wait, and are committed      history.c  what was, for people
  *   rows.c     a record as a row                                 open.c     a database file
- *   schema.c   tables, views, names of kinds                     folder.c   the default folder */
+ *   schema.c   tables, views, names of kinds                     folder.c   the default folder
+ *   newest.c   the newest time */
 #ifndef DPT_RENDEZVOUS_STORE_INTERNAL_H
 #define DPT_RENDEZVOUS_STORE_INTERNAL_H
 

@@ -37,6 +37,11 @@ DPT_MUST_USE enum dpt_status dpt_store_open(const char *dir, struct dpt_store **
 /* Records that are not committed are lost. Accepts NULL and nulls the pointer. */
 void dpt_store_close(struct dpt_store **store);
 
+/* The latest time of a record in the journal that is open in `dir`: Unix time in ms, by the clocks
+ * of the servers that wrote it. 0: it has no record. DPT_EIO, DPT_ECORRUPT. */
+DPT_MUST_USE enum dpt_status dpt_store_newest_ms(const char *dir, int64_t *ret_ms,
+                                                 struct dpt_err *err);
+
 /* The journal for a server; borrows the store. */
 struct dpt_journal dpt_store_journal(struct dpt_store *store);
 

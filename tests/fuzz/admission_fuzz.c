@@ -104,20 +104,28 @@ static uint32_t use_token(const struct dpt_admission *list, struct dpt_admission
     return admitted;
 }
 
-/* A pruned list has the good tokens of the list, and is pruned. */
+static size_t count_good(const struct dpt_admission *list, int64_t now_s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < list->n_tokens; i++)
+        n += dpt_admission_token_state(&list->tokens[i], now_s) == DPT_TOKEN_GOOD;
+    return n;
+}
+
+/* A pruned list has the good tokens of the list, has room for another, and is pruned. */
 static void prune(const char *text, const struct dpt_admission *list, int64_t now_s)
 {
     struct dpt_admission left = {0};
+    struct dpt_admission_pruned pruned_to;
     struct dpt_err err = {.status = DPT_OK};
     char *pruned = malloc(strlen(text) + 1), *again = malloc(strlen(text) + 1);
-    size_t n = 0, n_good = 0;
     DPT_ASSERT(pruned != NULL && again != NULL);
-    DPT_ASSERT(dpt_admission_prune_tokens(text, now_s, pruned, &n, &err) == DPT_OK);
-    DPT_ASSERT(dpt_admission_read_tokens(&left, pruned, &err) == DPT_OK && left.n_tokens == n);
-    for (size_t i = 0; i < list->n_tokens; i++)
-        n_good += dpt_admission_token_is_good(&list->tokens[i], now_s);
-    DPT_ASSERT(n == n_good);
-    DPT_ASSERT(dpt_admission_prune_tokens(pruned, now_s, again, &n, &err) == DPT_OK);
+    DPT_ASSERT(dpt_admission_prune_tokens(text, now_s, pruned, &pruned_to, &err) == DPT_OK);
+    DPT_ASSERT(dpt_admission_read_tokens(&left, pruned, &err) == DPT_OK);
+    DPT_ASSERT(pruned_to.n_good == count_good(list, now_s));
+    DPT_ASSERT(pruned_to.n_good == count_good(&left, now_s));
+    DPT_ASSERT(left.n_tokens == pruned_to.n_good || left.n_tokens < DPT_ADMISSION_TOKENS_MAX);
+    DPT_ASSERT(dpt_admission_prune_tokens(pruned, now_s, again, &pruned_to, &err) == DPT_OK);
     DPT_ASSERT(strcmp(pruned, again) == 0);
     dpt_admission_fini(&left);
     free(pruned);
@@ -135,7 +143,7 @@ static void tokens(const char *text, int64_t now_s)
     prune(text, &list, now_s);
     for (size_t i = 0; i < list.n_tokens && i < TOKENS_TRIED; i++) {
         struct dpt_admission_token *each = &list.tokens[i];
-        const bool good = dpt_admission_token_is_good(each, now_s);
+        const bool good = dpt_admission_token_state(each, now_s) == DPT_TOKEN_GOOD;
         const uint32_t left = good ? each->uses - each->used : 0;
         uint32_t asked;
         const uint32_t admitted = use_token(&list, each, now_s, &asked);
