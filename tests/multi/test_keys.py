@@ -1,47 +1,25 @@
 """Keys of real programs: machines with separate key folders are admitted by tokens, refused, and cut off."""
 
+import json
 import os
+import re
 import stat
-import subprocess
+import time
 
 import pytest
 
 from cluster import Process, program, wait_until
-
-DENIED = 5  # exit code of dpt-worker
-
-
-def rdzv(*args):
-    done = subprocess.run([program("dpt-rdzv"), *map(str, args)], capture_output=True, text=True, timeout=60,
-                          check=False)
-    return done.returncode, done.stdout, done.stderr
+from keyed import DENIED, ctl, last_line, new_token, rdzv, restart_server, start_server, start_worker
 
 
-def new_token(cluster, *args):
-    code, out, err = rdzv("--new-token", "--key-dir", cluster.root / "head", *args)
-    assert code == 0 and out.startswith("dpt1-"), err
-    return out.strip()
-
-
-def start_server(cluster):
-    cluster.start_server(args=["--key-dir", cluster.root / "head"])
-
-
-def start_worker(cluster, node, token, **options):
-    """A worker of a machine with a separate key folder."""
-    env = {"DPT_KEY_DIR": str(cluster.root / f"keys-{node}"), **({"DPT_RDZV_TOKEN": token} if token else {})}
-    return cluster.start_worker(node, env=env, **options)
+def times_read(cluster):
+    """How often the server has said that the list of tokens has changed."""
+    return cluster.server.log().count("tokens' again: it has changed")
 
 
 def other_run(cluster, name):
     """Keys of a run with its own folders."""
     return {"run": name, "log.dir": cluster.root / name, "checkpoint.dir": cluster.root / name / "checkpoints"}
-
-
-def last_line(worker):
-    lines = [line for line in worker.log().splitlines() if line.startswith("dpt-worker: ")]
-    assert len(lines) == 1, worker.log()
-    return lines[0]
 
 
 @pytest.fixture
@@ -87,12 +65,10 @@ def test_dpt_ctl_of_an_unknown_machine(cluster):
     (ring / "server.key").chmod(0o600)
     for token, code, said in ((None, 4, "does not admit this machine's key"),
                               ("hello", 2, "$DPT_RDZV_TOKEN: this is no token"), (new_token(cluster), 0, "")):
-        env = {**cluster.env, "DPT_KEY_DIR": str(ring), **({"DPT_RDZV_TOKEN": token} if token else {})}
-        done = subprocess.run([program("dpt-ctl"), "runs", "--rdzv-endpoint", cluster.endpoint()], env=env,
-                              capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == code and said in done.stderr, done.stderr
+        ended, _, err = ctl(cluster, "o", "runs", token=token)
+        assert ended == code and said in err, err
         if code != 0:
-            assert "$DPT_RDZV_TOKEN" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+            assert "$DPT_RDZV_TOKEN" in err and len(err.splitlines()) == 1, err
 
 
 def test_machine_with_another_server_key_says_so(cluster, slow):
@@ -113,29 +89,51 @@ def test_bad_tokens(cluster, slow):
         assert worker.wait(30 * slow) == code, worker.log()
         assert said in last_line(worker), worker.log()
     tokens = cluster.root / "head" / "tokens"
+    n_read = times_read(cluster)
     fresh = new_token(cluster)
+    wait_until("the server reads the list", lambda: times_read(cluster) > n_read, 10 * slow)
     words = tokens.read_text().splitlines()[-1].split()
     tokens.write_text(tokens.read_text().replace(" ".join(words), " ".join([*words[:3], "1000", words[4]])))
+    wait_until("the server reads it again", lambda: times_read(cluster) > n_read + 1, 10 * slow)
     worker = start_worker(cluster, "f", fresh)
     assert worker.wait(30 * slow) == DENIED
     assert "not admitted" not in cluster.server.log()  # no request of it was read
     assert "the token has expired" in last_line(worker), worker.log()
 
 
+def test_spent_tokens_are_known_after_a_restart(cluster, slow):
+    """The answer is that the token has expired or is used up, and not that there is no such token."""
+    used, expired = new_token(cluster, "--token-uses", 1), new_token(cluster)
+    assert start_worker(cluster, "a", used, nnodes=1).wait(60 * slow) == 0
+    tokens = cluster.root / "head" / "tokens"
+    words = [line.split() for line in tokens.read_text().splitlines() if line.startswith("token")][-1]
+    spent = " ".join([*words[:3], str(int(time.time()) - 9), words[4]])
+    tokens.write_text(tokens.read_text().replace(" ".join(words), spent))
+    for node, token, said in (("b", used, "which is of a token that is used up (it admits 1 machine)"),
+                              ("c", expired, "which is of a token that expired at")):
+        cluster.server.kill()
+        restart_server(cluster)
+        worker = start_worker(cluster, node, token)
+        assert worker.wait(30 * slow) == DENIED
+        assert "the token has expired or has admitted as many as it may" in last_line(worker), worker.log()
+        cluster.server.wait_log(re.escape(said), 10 * slow)
+
+
 def test_many_tokens_stop_no_start(make_cluster):
-    """Tokens that admit nobody leave the list. With as many good ones as may be, none is made; a server starts."""
+    """Old tokens that admit nobody leave the list. With as many good ones as may be none is made; a server starts."""
     cluster = make_cluster()
     tokens = cluster.root / "head" / "tokens"
     new_token(cluster)
     tokens.write_text("".join(f"token {i:064x} define 1000 9\n" for i in range(1025)))
     start_server(cluster)
-    assert len(tokens.read_text().splitlines()) == 1 and "The token admits 64 more machines" in cluster.server.log()
+    assert len(tokens.read_text().splitlines()) == 16 + 1
+    assert "The token admits 64 more machines" in cluster.server.log()
     cluster.server.kill()
-    tokens.write_text("".join(f"token {i:064x} define 99999999999 9\n" for i in range(1024)))
+    tokens.write_text("".join(f"token {i:064x} define {int(time.time()) + 9999} 9\n" for i in range(1024)))
     code, out, err = rdzv("--new-token", "--key-dir", cluster.root / "head")
     assert code == 2 and out == "" and len(err.splitlines()) == 1, err
     assert "has 1024 tokens that are still good" in err and "remove lines" in err
-    cluster.restart_server(args=["--key-dir", cluster.root / "head"])
+    restart_server(cluster)
     assert wait_until("the server prints its text", lambda: "TOKEN: one of those" in cluster.server.log(), 10)
 
 
@@ -157,6 +155,25 @@ def test_machine_of_one_run(cluster, slow):
     assert "may take part in run 'mine' only" in last_line(worker), worker.log()
     worker = start_worker(cluster, "a", None, nnodes=1, sets=other_run(cluster, "mine"))
     assert worker.wait(60 * slow) == 0, worker.log()
+
+
+def test_dpt_ctl_of_a_machine_of_one_run(cluster, slow):
+    """It sees this run without a name, and no other."""
+    (cluster.root / "keys-b").mkdir(mode=0o700)
+    code, out, err = ctl(cluster, "b", "runs", "--json", token=new_token(cluster, "--join-only", "--run", "mine"))
+    assert (code, json.loads(out)["runs"]) == (0, []), err
+    for node, run in (("a", "mine"), ("o", "theirs")):
+        worker = start_worker(cluster, node, new_token(cluster), nnodes=2, sets=other_run(cluster, run))
+        worker.wait_log("waiting for nodes: 1 of 2", 20 * slow)
+    code, out, err = ctl(cluster, "b", "runs", "--json")
+    assert [run["run"] for run in json.loads(out)["runs"]] == ["mine"], err
+    for words in (["runs"], ["nodes"], ["show"]):
+        code, out, err = ctl(cluster, "b", *words)
+        assert code == 0 and "mine" in out and "theirs" not in out, err
+    for words in (["show", "theirs"], ["nodes", "--run", "theirs"]):
+        code, out, err = ctl(cluster, "b", *words)
+        assert (code, out) == (4, "") and "may take part in run 'mine' only: name that run, or none" in err, err
+        assert "worker" not in err and "--rdzv-id" not in err and len(err.splitlines()) == 1, err
 
 
 def test_denied_machine_is_cut_off_and_the_other_goes_on(make_cluster, slow):
@@ -235,7 +252,7 @@ def test_keys_survive_a_restart_of_the_server(cluster, slow):
     a.wait_log("waiting for nodes: 1 of 2", 20 * slow)
     printed = [line for line in cluster.server.log().splitlines() if "--rdzv-token" in line]
     cluster.server.kill()
-    cluster.restart_server(args=["--key-dir", cluster.root / "head"])
+    restart_server(cluster)
     b = start_worker(cluster, "b", token, nnodes=2)
     assert cluster.wait_done(60 * slow) == {"a": 0, "b": 0}, b.log()
     assert printed and wait_until("a token is printed", lambda: "dpt1-" in cluster.server.log(), 10 * slow)
