@@ -202,10 +202,23 @@ def set_version(journal, version):
     database.close()
 
 
+def other_config(line):
+    """With keys: a worker whose config differs from that of a run that is there."""
+    needs_keys()
+    with Cluster(line.folder / "other-config") as cluster:
+        cluster.start_server()
+        cluster.start_worker("a", nnodes=2).wait_log("waiting for nodes: 1 of 2", SERVER_S)
+        other = cluster.start_worker("b", nnodes=2, sets={"seed": 99, "train.steps": 41})
+        show_complaint(line, "a config that differs", other.wait(SERVER_S), [EXIT_CONFIG], other.log(),
+                       ["config differs from that of run tiny", r"\bseed\b", r"train\.steps", "another name"])
+
+
 def bad_server(line):
     """Port in use, state folder in use, a journal of another version, a damaged one and another program's: one clear
-    line with the file or port and the remedy, exit 2; a refused journal is not changed. Another protocol version and a
-    config that differs: refused with both versions, with the keys."""
+    line with the file or port and the remedy, exit 2; a refused journal is not changed. A worker with keys and a config
+    that differs: refused with the keys of the config that differ, exit 2. Another protocol version (of a client without
+    keys, at a server without keys): refused with both versions."""
+    other_config(line)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         show_server(line, "port in use", ("--port", port, "--state-dir", "none"), [str(port), "in use", "--port"])
@@ -235,10 +248,12 @@ def bad_server(line):
 
 
 def bad_keys(line):
-    """A wrong key, a token that is used up, cut, expired (as of a clock that is far off) or none, keys that others can
-    read: one clear line each, with its exit code."""
+    """A wrong key, a token that is used up, cut, expired or none, keys that others can read: one clear line each, with
+    its exit code. A real server with a clock that is far off, when it makes a token or when it judges one: one line on
+    either side with the time and the remedy, exit code 5."""
     needs_keys()
     show_stories(line, "token or stranger or another_server_key or readable")
+    show_stories(line, of="clocks")
 
 
 def told_stories(line):

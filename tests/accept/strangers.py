@@ -116,17 +116,18 @@ def strangers(line):
                   all(worker.alive() for worker in workers))
 
 
-def show_stories(line, words=""):
-    """Runs the stories of tests/multi/test_keys.py whose names have these words."""
+def show_stories(line, words="", of="keys"):
+    """Runs the stories of tests/multi/test_keys.py, or of another file, whose names have these words."""
     argv = ["/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider",
-            ROOT / "tests" / "multi" / "test_keys.py", *(["-k", words] if words else [])]
+            ROOT / "tests" / "multi" / f"test_{of}.py", *(["-k", words] if words else [])]
     line.command(argv)
     run = subprocess.run([str(a) for a in argv], capture_output=True, text=True,
                          env=dict(os.environ, DPT_BIN=str(bin_dir()), PYTHONDONTWRITEBYTECODE="1"))
     if run.returncode != 0:
         line.note(run.stdout[-1500:])
     passed = re.search(r"(\d+) passed", run.stdout)
-    line.show("stories that pass", int(passed[1]) if passed else 0, ">= 1, none fails", passed and run.returncode == 0)
+    line.show(f"stories of test_{of}.py that pass", int(passed[1]) if passed else 0, ">= 1, none fails",
+              passed and run.returncode == 0)
 
 
 def strangers_with_keys(line):
