@@ -176,8 +176,13 @@ void dpt_log(enum dpt_log_level level, const char *fmt, ...)
 
 uint64_t dpt_log_bound(struct dpt_log_bound *bound, int64_t now_ms)
 {
+    return dpt_log_bound_each(bound, now_ms, DPT_LOG_BOUND_MS);
+}
+
+uint64_t dpt_log_bound_each(struct dpt_log_bound *bound, int64_t now_ms, int64_t pause_ms)
+{
     const uint64_t n = ++bound->n;
-    if (bound->line_ms != 0 && now_ms - bound->line_ms < DPT_LOG_BOUND_MS)
+    if (bound->line_ms != 0 && now_ms - bound->line_ms < pause_ms)
         return 0;
     *bound = (struct dpt_log_bound){.line_ms = now_ms};
     return n;

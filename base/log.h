@@ -49,5 +49,7 @@ enum { DPT_LOG_BOUND_MS = 1000 };
 /* Counts an event. Returns 0, or, at most once each DPT_LOG_BOUND_MS, the number of events since
  * the last line, this one included: the caller then writes a line. now_ms: monotonic, above 0. */
 uint64_t dpt_log_bound(struct dpt_log_bound *bound, int64_t now_ms);
+/* The same with another pause. */
+uint64_t dpt_log_bound_each(struct dpt_log_bound *bound, int64_t now_ms, int64_t pause_ms);
 
 #endif

@@ -246,16 +246,17 @@ class Cluster:
 
     # -- starting
 
-    def start_server(self, port=0, args=(), timeout=30, env=None):
+    def start_server(self, port=0, args=(), timeout=30, env=None, before=()):
         """Starts dpt-rdzv and waits until it listens. port 0: a port that the kernel gives to no other process while
-        the server is down; the server is then told that no node knows an earlier one. A restart keeps the port."""
+        the server is down; the server is then told that no node knows an earlier one. A restart keeps the port.
+        `before`: a program that starts the server, with its arguments."""
         if port == 0:
             port, args = quiet_port(), [*(["--fresh"] if knows_option("--fresh") else []), *args]
         port_file = self.root / f"rdzv-{self._next()}.port"
         if "--state-dir" not in args and knows_option("--state-dir"):
             args = ["--state-dir", self.state_dir, *args]
         bind = [] if "--bind" in args else ["--bind", "127.0.0.1"]
-        argv = [program("dpt-rdzv"), "--port", port, "--port-file", port_file, *bind, *args]
+        argv = [*before, program("dpt-rdzv"), "--port", port, "--port-file", port_file, *bind, *args]
         server = self.server = Process("dpt-rdzv", argv, self.root / "rdzv.log", dict(self.env, **(env or {})))
 
         def listening():

@@ -302,3 +302,9 @@ enum dpt_status dpt_rdzv_step(struct dpt_rdzv *core, const struct dpt_rdzv_event
         return dpt_fail_nomem(err, "rendezvous server, %zu runs", core->n_runs);
     return DPT_OK;
 }
+
+bool dpt_rdzv_is_member_conn(const struct dpt_rdzv *core, uint64_t conn)
+{
+    const struct node *node = dpt_rdzv_index_find(&core->conns, conn);
+    return node != NULL && dpt_rdzv_node_is_member(node);
+}

@@ -197,6 +197,9 @@ DPT_MUST_USE enum dpt_status dpt_rdzv_step(struct dpt_rdzv *core,
                                            const struct dpt_rdzv_event *event,
                                            struct dpt_rdzv_output *ret, struct dpt_err *err);
 
+/* True: a node with a place in the newest plan of its run speaks over the connection. */
+bool dpt_rdzv_is_member_conn(const struct dpt_rdzv *core, uint64_t conn);
+
 /* Phases of a run; the table above has the transitions. */
 enum dpt_rdzv_phase {
     DPT_RDZV_WAITING,

@@ -4,11 +4,14 @@
 #include "rendezvous/core/core.h"
 #include "rendezvous/proto/message.h"
 #include "rendezvous/server/bind.h"
+#include "rendezvous/server/descriptors.h"
 #include "rendezvous/server/gate.h"
+#include "rendezvous/server/guests.h"
 #include "rendezvous/server/meter.h"
 #include "rendezvous/server/newcomers.h"
 #include "rendezvous/server/peers.h"
 #include "rendezvous/server/server.h"
+#include "rendezvous/server/sockets.h"
 #include "rendezvous/server/turn.h"
 
 #include <errno.h>
@@ -27,22 +30,17 @@ enum {
     EVENTS_OF_RANDOM = 16 /* 256 bytes: getrandom(2) gives as many in one piece */
 };
 
-enum {
-    LINGER_MS = 500,
-    PARTS_MAX = 64,
-    MONITOR_EVENTS_MAX = 65536,
-    /* A connection whose handshake takes longer is closed. Of ten thousand handshakes at once each
-       takes as long as all together. */
-    HANDSHAKE_MS = 10000
-};
+enum { PARTS_MAX = 64, MONITOR_EVENTS_MAX = 65536 };
 
 struct dpt_server {
-    void *context, *router, *monitor;
+    struct dpt_server_sockets sockets;
     struct dpt_rdzv *core;
     struct dpt_turn turn;
     struct dpt_peers peers;
     struct dpt_meter meter;
     struct dpt_newcomers newcomers;
+    struct dpt_guests guests;
+    struct dpt_descriptors descriptors;
     struct dpt_gate *gate; /* NULL: no keys */
     struct dpt_keyring no_keys;
     int64_t deadline_ms;
@@ -68,8 +66,8 @@ static void send_frame(struct dpt_server *server, uint64_t conn, zmq_msg_t *fram
 {
     uint8_t id[DPT_PEERS_ROUTING_ID_BYTES];
     dpt_peers_routing_id(conn, id);
-    bool sent = zmq_send(server->router, id, sizeof id, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0 &&
-                zmq_msg_send(frame, server->router, ZMQ_DONTWAIT) >= 0;
+    bool sent = zmq_send(server->sockets.router, id, sizeof id, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0 &&
+                zmq_msg_send(frame, server->sockets.router, ZMQ_DONTWAIT) >= 0;
     if (sent)
         return;
     zmq_msg_close(frame);
@@ -148,37 +146,70 @@ static enum dpt_status step_broken(struct dpt_server *server, uint64_t conn, str
                      err);
 }
 
-/* Reads all monitor events. An event is two frames: number and value, then an address. */
+static void take_connection(struct dpt_server *server, int fd)
+{
+    struct in6_addr address;
+    const int64_t now_ms = dpt_now_ms();
+    const bool known = dpt_newcomers_address(fd, &address);
+    dpt_peers_connected(&server->peers, fd);
+    dpt_guests_gone(&server->guests, fd);
+    dpt_descriptors_accepted(&server->descriptors, fd, now_ms);
+    if (!dpt_newcomers_take(&server->newcomers, fd, known ? &address : NULL, now_ms))
+        dpt_newcomers_close(&server->newcomers, fd);
+}
+
+static void forget_connections(struct dpt_server *server)
+{
+    dpt_newcomers_forget(&server->newcomers);
+    dpt_guests_forget(&server->guests);
+}
+
+static bool is_of_member(void *ctx, int fd)
+{
+    const struct dpt_server *server = ctx;
+    return dpt_rdzv_is_member_conn(server->core, server->peers.fds[fd].conn);
+}
+
+/* A message of an admitted machine came over `fd`, and the core has taken it. Closes a connection
+ * if there are too many (guests.h). */
+static void count_connection(struct dpt_server *server, int fd, const struct dpt_key *key)
+{
+    struct dpt_key owner = *key;
+    if (fd < 0 || fd >= DPT_PEERS_FDS_MAX)
+        return;
+    if (server->gate == NULL)
+        memcpy(owner.bytes, &server->newcomers.fds[fd].address, sizeof(struct in6_addr));
+    dpt_guests_heard(&server->guests, fd, &owner, is_of_member(server, fd));
+    const int64_t now_ms = dpt_now_ms();
+    const int excess = dpt_guests_excess(&server->guests, fd, now_ms, is_of_member, server);
+    if (excess < 0)
+        return;
+    dpt_descriptors_closed(&server->descriptors, dpt_guests_owner(&server->guests, excess),
+                           server->gate != NULL, now_ms);
+    dpt_guests_gone(&server->guests, excess);
+    dpt_newcomers_close(&server->newcomers, excess);
+}
+
+/* Reads all events of the monitor. */
 static enum dpt_status read_monitor(struct dpt_server *server, struct dpt_err *err)
 {
     for (int i = 0; i < MONITOR_EVENTS_MAX; i++) {
-        uint8_t frame[512];
-        int bytes = zmq_recv(server->monitor, frame, sizeof frame, ZMQ_DONTWAIT);
-        if (bytes < 0)
-            return zmq_errno() == EAGAIN || zmq_errno() == EINTR
-                       ? DPT_OK
-                       : fail_zmq(err, "watch the server's socket");
-        if (bytes != (int)(sizeof(uint16_t) + sizeof(uint32_t)))
-            continue; /* this frame is the address */
-        uint16_t number;
-        uint32_t value;
-        memcpy(&number, frame, sizeof number); /* host order, see zmq_socket_monitor(3) */
-        memcpy(&value, frame + sizeof number, sizeof value);
+        uint16_t number = 0;
+        uint32_t value = 0;
+        DPT_TRY(dpt_server_read_event(&server->sockets, &number, &value, err));
+        if (number == 0)
+            break;
         if (number == ZMQ_EVENT_ACCEPTED) {
-            dpt_peers_connected(&server->peers, (int)value);
-            struct in6_addr address;
-            const bool known = dpt_newcomers_address((int)value, &address);
-            if (!dpt_newcomers_take(&server->newcomers, (int)value, known ? &address : NULL,
-                                    dpt_now_ms()))
-                dpt_newcomers_close(&server->newcomers, (int)value);
+            take_connection(server, (int)value);
             continue;
         }
         if (number == ZMQ_EVENT_CLOSED) {
             if (dpt_server_note_closed(&server->bound))
-                dpt_newcomers_forget(&server->newcomers);
+                forget_connections(server);
             continue;
         }
         dpt_newcomers_gone(&server->newcomers, (int)value);
+        dpt_guests_gone(&server->guests, (int)value);
         uint64_t conn = dpt_peers_disconnected(&server->peers, (int)value);
         if (conn != 0)
             DPT_TRY(step_broken(server, conn, err));
@@ -205,8 +236,8 @@ static void answer_enrolment(struct dpt_server *server, uint64_t conn, zmq_msg_t
     const size_t bytes =
         dpt_gate_enroll(server->gate, peer, zmq_msg_data(frame), zmq_msg_size(frame), answer);
     dpt_peers_routing_id(conn, id);
-    if (zmq_send(server->router, id, sizeof id, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0)
-        (void)zmq_send(server->router, answer, bytes, ZMQ_DONTWAIT);
+    if (zmq_send(server->sockets.router, id, sizeof id, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0)
+        (void)zmq_send(server->sockets.router, answer, bytes, ZMQ_DONTWAIT);
 }
 
 /* Tells a machine the key that the server will have next, once over each connection. */
@@ -220,8 +251,8 @@ static void tell_next_key(struct dpt_server *server, uint64_t conn, int fd)
         return;
     dpt_next_key_encode(&key, message);
     dpt_peers_routing_id(conn, id);
-    if (zmq_send(server->router, id, sizeof id, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0 &&
-        zmq_send(server->router, message, sizeof message, ZMQ_DONTWAIT) >= 0)
+    if (zmq_send(server->sockets.router, id, sizeof id, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0 &&
+        zmq_send(server->sockets.router, message, sizeof message, ZMQ_DONTWAIT) >= 0)
         server->peers.fds[fd].told_key = number;
 }
 
@@ -252,20 +283,12 @@ static bool let_in(struct dpt_server *server, uint64_t conn, zmq_msg_t *frame,
     return ret->right > DPT_RIGHT_TOKEN;
 }
 
-static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zmq_msg_t *frame,
-                                    struct dpt_err *err)
+/* Gives the message to the core, if it is one. */
+static enum dpt_status step_message(struct dpt_server *server, uint64_t conn, zmq_msg_t *frame,
+                                    const struct dpt_gate_peer *peer, struct dpt_err *err)
 {
-    struct dpt_gate_peer peer;
-    /* The monitor is read after the message, so that this server sees the end of the message's
-     * connection (peers.h). */
-    int fd = zmq_msg_get(frame, ZMQ_SRCFD);
-    DPT_TRY(read_monitor(server, err));
-    bool stands = dpt_peers_heard(&server->peers, fd, conn);
     const size_t bytes = zmq_msg_size(frame);
     const bool is_usual = DPT_MESSAGE_MEMORY_BYTES(bytes) <= sizeof server->decode_memory;
-    if (!let_in(server, conn, frame, &peer))
-        return DPT_OK;
-    dpt_newcomers_heard(&server->newcomers, fd);
     Dpt__AgentState *message = NULL;
     struct dpt_err why;
     enum dpt_status status =
@@ -282,15 +305,32 @@ static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zm
     struct dpt_rdzv_event event = {.kind = DPT_RDZV_EVENT_MESSAGE,
                                    .conn = conn,
                                    .message = message,
-                                   .join_only = peer.right == DPT_RIGHT_JOIN,
-                                   .only_run = peer.run};
-    memcpy(event.key, peer.key.bytes, sizeof event.key);
+                                   .join_only = peer->right == DPT_RIGHT_JOIN,
+                                   .only_run = peer->run};
+    memcpy(event.key, peer->key.bytes, sizeof event.key);
     status = step_core(server, event, err);
     if (!is_usual)
         dpt_message_free_agent_state(&message);
-    if (status == DPT_OK && !stands)
-        status = step_broken(server, conn, err);
     return status;
+}
+
+static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zmq_msg_t *frame,
+                                    struct dpt_err *err)
+{
+    struct dpt_gate_peer peer;
+    /* The monitor is read after the message, so that this server sees the end of the message's
+     * connection (peers.h). */
+    int fd = zmq_msg_get(frame, ZMQ_SRCFD);
+    DPT_TRY(read_monitor(server, err));
+    bool stands = dpt_peers_heard(&server->peers, fd, conn);
+    if (!let_in(server, conn, frame, &peer))
+        return DPT_OK;
+    dpt_newcomers_heard(&server->newcomers, fd);
+    DPT_TRY(step_message(server, conn, frame, &peer, err));
+    if (!stands)
+        return step_broken(server, conn, err);
+    count_connection(server, fd, &peer.key);
+    return DPT_OK;
 }
 
 /* Reads one message: a routing id and a frame. *ret_read is false if there is no message. */
@@ -303,7 +343,7 @@ static enum dpt_status read_message(struct dpt_server *server, bool *ret_read, s
     if (zmq_msg_init(&part) != 0)
         return fail_zmq(err, "receive from an agent");
     for (int i = 0; i < PARTS_MAX; i++) {
-        if (zmq_msg_recv(&part, server->router, ZMQ_DONTWAIT) < 0) {
+        if (zmq_msg_recv(&part, server->sockets.router, ZMQ_DONTWAIT) < 0) {
             if (zmq_errno() != EAGAIN && zmq_errno() != EINTR)
                 status = fail_zmq(err, "receive from an agent");
             break;
@@ -331,10 +371,11 @@ static enum dpt_status serve_gate(struct dpt_server *server, struct dpt_err *err
     if (server->gate == NULL)
         return DPT_OK;
     DPT_TRY(dpt_gate_serve(server->gate, now_ms, err));
-    DPT_TRY(dpt_gate_change_key(server->gate, server->router, (int64_t)time(NULL), &changed, err));
+    DPT_TRY(dpt_gate_change_key(server->gate, server->sockets.router, (int64_t)time(NULL), &changed,
+                                err));
     if (changed)
-        dpt_server_unbind(server->router, &server->bound, now_ms);
-    return dpt_server_bind_again(server->router, &server->bound, now_ms, err);
+        dpt_server_unbind(server->sockets.router, &server->bound, now_ms);
+    return dpt_server_bind_again(server->sockets.router, &server->bound, now_ms, err);
 }
 
 static int64_t wait_ms(const struct dpt_server *server)
@@ -351,8 +392,8 @@ static int64_t wait_ms(const struct dpt_server *server)
 enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err)
 {
     for (;;) {
-        zmq_pollitem_t items[] = {{.socket = server->router, .events = ZMQ_POLLIN},
-                                  {.socket = server->monitor, .events = ZMQ_POLLIN},
+        zmq_pollitem_t items[] = {{.socket = server->sockets.router, .events = ZMQ_POLLIN},
+                                  {.socket = server->sockets.monitor, .events = ZMQ_POLLIN},
                                   {.fd = server->options.stop_fd, .events = ZMQ_POLLIN},
                                   {.events = ZMQ_POLLIN}};
         const int n_items = server->gate != NULL ? 4 : 3;
@@ -381,43 +422,6 @@ enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err)
     }
 }
 
-static enum dpt_status open_sockets(struct dpt_server *server,
-                                    const struct dpt_server_options *options, struct dpt_err *err)
-{
-    static const char monitor_name[] = "inproc://dpt-rdzv-monitor";
-    server->context = zmq_ctx_new();
-    if (server->context == NULL)
-        return fail_zmq(err, "start ZeroMQ");
-    server->router = zmq_socket(server->context, ZMQ_ROUTER);
-    server->monitor = zmq_socket(server->context, ZMQ_PAIR);
-    if (server->router == NULL || server->monitor == NULL)
-        return fail_zmq(err, "open a ZeroMQ socket");
-    const struct {
-        int option, value;
-    } settings[] = {{ZMQ_IPV6, 1},
-                    {ZMQ_ROUTER_MANDATORY, 1},
-                    {ZMQ_LINGER, LINGER_MS},
-                    {ZMQ_SNDHWM, DPT_SERVER_QUEUE_MAX},
-                    {ZMQ_RCVHWM, DPT_SERVER_RECEIVED_MAX},
-                    {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
-                    {ZMQ_BACKLOG, 1024}};
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
-        if (zmq_setsockopt(server->router, settings[i].option, &settings[i].value, sizeof(int)) !=
-            0)
-            return fail_zmq(err, "set up a ZeroMQ socket");
-    int64_t bytes_max = DPT_MESSAGE_BYTES_MAX;
-    int zero = 0;
-    if (zmq_setsockopt(server->router, ZMQ_MAXMSGSIZE, &bytes_max, sizeof bytes_max) != 0 ||
-        zmq_setsockopt(server->monitor, ZMQ_RCVHWM, &zero, sizeof zero) != 0 ||
-        zmq_socket_monitor(server->router, monitor_name,
-                           ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED) != 0 ||
-        zmq_connect(server->monitor, monitor_name) != 0)
-        return fail_zmq(err, "watch the server's socket");
-    if (server->gate != NULL)
-        DPT_TRY(dpt_gate_open(server->gate, server->context, server->router, err));
-    return dpt_server_bind(server->router, options, options->port, &server->bound, err);
-}
-
 enum dpt_status dpt_server_create(const struct dpt_server_options *options, struct dpt_server **ret,
                                   struct dpt_err *err)
 {
@@ -438,11 +442,19 @@ enum dpt_status dpt_server_create(const struct dpt_server_options *options, stru
     server->options = *options;
     server->deadline_ms = core.now_ms;
     server->no_keys.open = true;
+    dpt_descriptors_init(&server->descriptors);
+    dpt_newcomers_init(&server->newcomers, server->descriptors.n);
+    dpt_guests_init(&server->guests, server->descriptors.n, core.nodes_max);
     enum dpt_status status = dpt_rdzv_create(&core, &server->core, err);
     if (status == DPT_OK && !options->open)
         status = dpt_gate_create(options->key_dir, options->embedded, &server->gate, err);
     if (status == DPT_OK)
-        status = open_sockets(server, options, err);
+        status = dpt_server_open_sockets(&server->sockets, err);
+    if (status == DPT_OK && server->gate != NULL)
+        status = dpt_gate_open(server->gate, server->sockets.context, server->sockets.router, err);
+    if (status == DPT_OK)
+        status =
+            dpt_server_bind(server->sockets.router, options, options->port, &server->bound, err);
     if (status != DPT_OK)
         dpt_server_destroy(&server);
     else
@@ -456,19 +468,9 @@ void dpt_server_destroy(struct dpt_server **server_p)
     *server_p = NULL;
     if (server == NULL)
         return;
-    if (server->router != NULL) {
-        (void)zmq_socket_monitor(server->router, NULL, 0);
-        (void)zmq_close(server->router);
-    }
+    dpt_server_close_router(&server->sockets);
     dpt_gate_destroy(&server->gate);
-    int zero = 0;
-    if (server->monitor != NULL) {
-        (void)zmq_setsockopt(server->monitor, ZMQ_LINGER, &zero, sizeof zero);
-        (void)zmq_close(server->monitor);
-    }
-    if (server->context != NULL)
-        while (zmq_ctx_term(server->context) != 0 && zmq_errno() == EINTR)
-            continue; /* ends: LINGER bounds it */
+    dpt_server_close_context(&server->sockets);
     dpt_turn_fini(&server->turn);
     dpt_rdzv_destroy(&server->core);
     free(server);

@@ -9,6 +9,7 @@
 #include "rendezvous/proto/message.h"
 #include "rendezvous/server/announce.h"
 #include "rendezvous/server/bind.h"
+#include "rendezvous/server/descriptors.h"
 #include "rendezvous/server/history_main.h"
 #include "rendezvous/server/server.h"
 #include "rendezvous/server/tokens.h"
@@ -19,7 +20,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -248,16 +248,6 @@ static enum dpt_status open_signals(int *ret_fd, struct dpt_err *err)
     return *ret_fd >= 0 ? DPT_OK : dpt_fail_errno(err, errno, "signal descriptor");
 }
 
-/* Each agent takes one descriptor: allow as many as the system permits. */
-static void raise_descriptor_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 /* A clock that was set back, or a machine that starts without a clock: what this server writes is
  * older than what is there. */
 static void warn_if_clock_is_behind(const char *dir)
@@ -385,7 +375,7 @@ static enum dpt_status run_server(int argc, char **argv, struct dpt_err *err)
         return announce_new_key(&arguments, err);
     if (arguments.deny != NULL)
         return deny_machine(&arguments, err);
-    raise_descriptor_limit();
+    dpt_descriptors_raise(arguments.server.nodes_max);
     keep_memory();
     DPT_TRY(open_signals(&arguments.server.stop_fd, err));
     /* A write beyond a limit on the size of files fails like a write to a full disk. */

@@ -38,12 +38,19 @@ static struct company company_of(const struct dpt_newcomers *newcomers,
     return company;
 }
 
+void dpt_newcomers_init(struct dpt_newcomers *newcomers, uint64_t n_descriptors)
+{
+    const size_t n = n_descriptors < DPT_PEERS_FDS_MAX ? (size_t)n_descriptors : DPT_PEERS_FDS_MAX;
+    newcomers->n_max = n / 2 < DPT_NEWCOMERS_MAX ? n / 2 : DPT_NEWCOMERS_MAX;
+    newcomers->of_known_max = n / 16 > DPT_NEWCOMERS_OF_ADDRESS ? n / 16 : DPT_NEWCOMERS_OF_ADDRESS;
+}
+
 bool dpt_newcomers_take(struct dpt_newcomers *newcomers, int fd, const struct in6_addr *address,
                         int64_t now_ms)
 {
     if (!is_watched(fd))
         return false; /* more descriptors than the server watches */
-    bool welcome = newcomers->n_new < DPT_NEWCOMERS_MAX;
+    bool welcome = newcomers->n_new < newcomers->n_max;
     struct dpt_connection connection = {.open = true, .since_ms = now_ms};
     if (address != NULL)
         connection.address = *address;
@@ -53,7 +60,8 @@ bool dpt_newcomers_take(struct dpt_newcomers *newcomers, int fd, const struct in
     if (welcome && newcomers->n_new >= DPT_NEWCOMERS_OF_ADDRESS &&
         !is_loopback(&connection.address)) {
         const struct company company = company_of(newcomers, &connection.address);
-        welcome = company.heard || company.n_new < DPT_NEWCOMERS_OF_ADDRESS;
+        welcome =
+            company.n_new < (company.heard ? newcomers->of_known_max : DPT_NEWCOMERS_OF_ADDRESS);
     }
     if (newcomers->fds[fd].open)
         dpt_newcomers_gone(newcomers, fd);

@@ -4,9 +4,10 @@
  * handshake is over. So a stranger could hold any number of connections, each with a frame of the
  * largest size. The server closes a connection
  *
- *   - at once, if DPT_NEWCOMERS_MAX others are new, or if its address has DPT_NEWCOMERS_OF_ADDRESS
- *     new ones and no other (loopback may have more, and so may an address with a member: many
- *     machines may share it);
+ *   - at once, if DPT_NEWCOMERS_MAX others are new, or half of the server's descriptors, or if its
+ *     address has DPT_NEWCOMERS_OF_ADDRESS new ones and no other. An address with a machine that
+ * was heard may have a sixteenth of the descriptors, if that is more, because many machines may
+ *     share it. Loopback has no bound of its own;
  *   - within two looks, if no connection of its address has sent a message and this one has sent
  *     more than DPT_NEWCOMER_BYTES_MAX bytes;
  *   - after DPT_NEWCOMER_MS, if no message of a machine that is admitted has come over it. So
@@ -39,15 +40,17 @@ struct dpt_connection {
     bool suspect; /* it had sent too much at the last look */
 };
 
-/* Initially zeroed. Pages that are never touched take no memory. */
+/* Initially zeroed; begins with dpt_newcomers_init. Pages that are never touched take no memory. */
 struct dpt_newcomers {
     struct dpt_connection fds[DPT_PEERS_FDS_MAX]; /* the index is the descriptor */
     int fd_end;                                   /* above the highest that was open */
     size_t n_new;                                 /* open and not heard */
-    uint64_t n_closed;                            /* ever */
+    size_t n_max, of_known_max; /* new ones in all, of an address that was heard */
+    uint64_t n_closed;          /* ever */
     int64_t looked_ms;
 };
 
+void dpt_newcomers_init(struct dpt_newcomers *newcomers, uint64_t n_descriptors);
 /* The monitor reported that `fd` was accepted from this address (NULL: not known). False: the
  * caller closes it. now_ms: monotonic. */
 DPT_MUST_USE bool dpt_newcomers_take(struct dpt_newcomers *newcomers, int fd,

@@ -8,8 +8,10 @@ import time
 
 import pytest
 
-from cluster import Process, program, wait_until
+from cluster import ROOT, Process, program, wait_until
 from keyed import DENIED, ctl, last_line, new_token, rdzv, restart_server, start_server, start_worker
+
+FLOOD = ROOT / "tests" / "accept" / "keyed_flood.py"
 
 
 def times_read(cluster):
@@ -244,6 +246,39 @@ def test_server_changes_its_key_while_a_run_trains(make_cluster, slow):
     assert start_worker(cluster, "c", new_token(cluster)).alive()
     cluster.wait_world(3, 60 * slow)  # the server hears a and b
     assert {event["kind"] for event in cluster.events()} <= {"start", "joined"}, cluster.events()
+
+
+def open_descriptors(process):
+    return len(os.listdir(f"/proc/{process.pid}/fd"))
+
+
+def test_machine_of_another_run_takes_no_place(make_cluster, slow):
+    """A server of 300 descriptors: 400 connections of a machine that may only join another run, each with a valid
+    message, and with a second machine of that kind twice as many. A node of the run that is killed comes back."""
+    cluster = make_cluster(sets={"train.steps": 100000, "cluster.nnodes": "1:2", "cluster.timeout_s": 2 * slow,
+                                 "cluster.max_restarts": 1000})
+    cluster.start_server(args=["--key-dir", cluster.root / "head"], before=["prlimit", "--nofile=300:300"])
+    assert "there is room for 199 nodes" in cluster.server.log() and "ulimit -Hn" in cluster.server.log()
+    token = new_token(cluster)
+    start_worker(cluster, "a", token)
+    b = start_worker(cluster, "b", token)
+    cluster.wait_world(2, 60 * slow)
+    for stranger in "xy":
+        keys = cluster.root / f"keys-{stranger}"
+        env = {**cluster.env, "DPT_KEY_DIR": str(keys),
+               "DPT_RDZV_TOKEN": new_token(cluster, "--join-only", "--run", "other")}
+        subprocess.run([program("dpt-ctl"), "runs", "--rdzv-endpoint", cluster.endpoint()], env=env, check=False,
+                       capture_output=True, timeout=60)  # it is admitted, and told that this is not its run
+        Process(f"flood {stranger}", [FLOOD, cluster.endpoint(), "--key-dir", keys, "--run", "other", "--connections",
+                                      400], cluster.root / f"flood-{stranger}.log", cluster.env)
+        wait_until("the server is crowded", lambda: open_descriptors(cluster.server) > 200, 30 * slow)
+        cluster.server.wait_log("connection.s. closed over which no node of a plan speaks", 30 * slow)
+        b.kill_machine()
+        cluster.wait_world(1, 30 * slow)
+        b = start_worker(cluster, "b", None)
+        cluster.wait_world(2, 20 * slow)
+        assert "not as dpt-rdzv does" not in b.log()
+    assert "run=other" not in cluster.server.log()
 
 
 def test_keys_survive_a_restart_of_the_server(cluster, slow):
