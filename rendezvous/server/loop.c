@@ -156,6 +156,11 @@ static void take_connection(struct dpt_server *server, int fd)
     dpt_descriptors_accepted(&server->descriptors, fd, now_ms);
     if (!dpt_newcomers_take(&server->newcomers, fd, known ? &address : NULL, now_ms))
         dpt_newcomers_close(&server->newcomers, fd);
+    const int excess = dpt_newcomers_excess(&server->newcomers, (size_t)server->guests.n_conns);
+    if (excess < 0)
+        return;
+    dpt_newcomers_gone(&server->newcomers, excess);
+    dpt_newcomers_close(&server->newcomers, excess);
 }
 
 static void forget_connections(struct dpt_server *server)

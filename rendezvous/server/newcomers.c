@@ -42,7 +42,11 @@ void dpt_newcomers_init(struct dpt_newcomers *newcomers, uint64_t n_descriptors)
 {
     const size_t n = n_descriptors < DPT_PEERS_FDS_MAX ? (size_t)n_descriptors : DPT_PEERS_FDS_MAX;
     newcomers->n_max = n / 2 < DPT_NEWCOMERS_MAX ? n / 2 : DPT_NEWCOMERS_MAX;
-    newcomers->of_known_max = n / 16 > DPT_NEWCOMERS_OF_ADDRESS ? n / 16 : DPT_NEWCOMERS_OF_ADDRESS;
+    newcomers->of_known_max = n / 16;
+    newcomers->of_address_max =
+        n / 16 < DPT_NEWCOMERS_OF_ADDRESS ? n / 16 : DPT_NEWCOMERS_OF_ADDRESS;
+    newcomers->n_share = n / 8;
+    newcomers->n_room = n > DPT_GUESTS_SPARE ? n - DPT_GUESTS_SPARE : 0;
 }
 
 bool dpt_newcomers_take(struct dpt_newcomers *newcomers, int fd, const struct in6_addr *address,
@@ -57,11 +61,11 @@ bool dpt_newcomers_take(struct dpt_newcomers *newcomers, int fd, const struct in
     if (!IN6_IS_ADDR_V4MAPPED(&connection.address) && !is_loopback(&connection.address))
         memset(&connection.address.s6_addr[NETWORK_BYTES], 0,
                sizeof connection.address - NETWORK_BYTES);
-    if (welcome && newcomers->n_new >= DPT_NEWCOMERS_OF_ADDRESS &&
+    if (welcome && newcomers->n_new >= newcomers->of_address_max &&
         !is_loopback(&connection.address)) {
         const struct company company = company_of(newcomers, &connection.address);
         welcome =
-            company.n_new < (company.heard ? newcomers->of_known_max : DPT_NEWCOMERS_OF_ADDRESS);
+            company.n_new < (company.heard ? newcomers->of_known_max : newcomers->of_address_max);
     }
     if (newcomers->fds[fd].open)
         dpt_newcomers_gone(newcomers, fd);
@@ -70,6 +74,20 @@ bool dpt_newcomers_take(struct dpt_newcomers *newcomers, int fd, const struct in
     if (fd >= newcomers->fd_end)
         newcomers->fd_end = fd + 1;
     return welcome;
+}
+
+int dpt_newcomers_excess(const struct dpt_newcomers *newcomers, size_t n_heard)
+{
+    int oldest = -1;
+    if (newcomers->n_new <= newcomers->n_share || newcomers->n_new + n_heard <= newcomers->n_room)
+        return -1;
+    for (int fd = 0; fd < newcomers->fd_end; fd++) {
+        const struct dpt_connection *each = &newcomers->fds[fd];
+        if (each->open && !each->heard &&
+            (oldest < 0 || each->since_ms < newcomers->fds[oldest].since_ms))
+            oldest = fd;
+    }
+    return oldest;
 }
 
 void dpt_newcomers_heard(struct dpt_newcomers *newcomers, int fd)

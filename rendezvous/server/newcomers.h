@@ -5,9 +5,11 @@
  * largest size. The server closes a connection
  *
  *   - at once, if DPT_NEWCOMERS_MAX others are new, or half of the server's descriptors, or if its
- *     address has DPT_NEWCOMERS_OF_ADDRESS new ones and no other. An address with a machine that
- * was heard may have a sixteenth of the descriptors, if that is more, because many machines may
- *     share it. Loopback has no bound of its own;
+ *     address has DPT_NEWCOMERS_OF_ADDRESS new ones (a sixteenth of the descriptors, if that is
+ *     less) and no other. An address with a machine that was heard may have a sixteenth, because
+ *     many machines may share it. Loopback has no bound of its own;
+ *   - if all descriptors but DPT_GUESTS_SPARE are in use, and more than an eighth of them by new
+ *     ones: the oldest of these, at each further one;
  *   - within two looks, if no connection of its address has sent a message and this one has sent
  *     more than DPT_NEWCOMER_BYTES_MAX bytes;
  *   - after DPT_NEWCOMER_MS, if no message of a machine that is admitted has come over it. So
@@ -18,7 +20,7 @@
 #define DPT_RENDEZVOUS_SERVER_NEWCOMERS_H
 
 #include "base/err.h"
-#include "rendezvous/server/peers.h"
+#include "rendezvous/server/guests.h"
 
 #include <netinet/in.h>
 #include <stdbool.h>
@@ -45,8 +47,9 @@ struct dpt_newcomers {
     struct dpt_connection fds[DPT_PEERS_FDS_MAX]; /* the index is the descriptor */
     int fd_end;                                   /* above the highest that was open */
     size_t n_new;                                 /* open and not heard */
-    size_t n_max, of_known_max; /* new ones in all, of an address that was heard */
-    uint64_t n_closed;          /* ever */
+    size_t n_max, of_address_max, of_known_max;   /* new ones; of_known: the address was heard */
+    size_t n_share, n_room; /* places of new ones in any case, and of all connections */
+    uint64_t n_closed;      /* ever */
     int64_t looked_ms;
 };
 
@@ -55,6 +58,9 @@ void dpt_newcomers_init(struct dpt_newcomers *newcomers, uint64_t n_descriptors)
  * caller closes it. now_ms: monotonic. */
 DPT_MUST_USE bool dpt_newcomers_take(struct dpt_newcomers *newcomers, int fd,
                                      const struct in6_addr *address, int64_t now_ms);
+/* After dpt_newcomers_take: the new one that is to be closed, because there are n_heard others; -1:
+ * none. */
+int dpt_newcomers_excess(const struct dpt_newcomers *newcomers, size_t n_heard);
 /* A message of a machine that is admitted came over `fd`. */
 void dpt_newcomers_heard(struct dpt_newcomers *newcomers, int fd);
 /* The monitor reported that `fd` is closed. */
