@@ -17,7 +17,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -163,12 +162,6 @@ static void take_connection(struct dpt_server *server, int fd)
     dpt_newcomers_close(&server->newcomers, excess);
 }
 
-static void forget_connections(struct dpt_server *server)
-{
-    dpt_newcomers_forget(&server->newcomers);
-    dpt_guests_forget(&server->guests);
-}
-
 static bool is_of_member(void *ctx, int fd)
 {
     const struct dpt_server *server = ctx;
@@ -184,8 +177,8 @@ static void count_connection(struct dpt_server *server, int fd, const struct dpt
         return;
     if (server->gate == NULL)
         memcpy(owner.bytes, &server->newcomers.fds[fd].address, sizeof(struct in6_addr));
-    dpt_guests_heard(&server->guests, fd, &owner, is_of_member(server, fd));
     const int64_t now_ms = dpt_now_ms();
+    dpt_guests_heard(&server->guests, fd, &owner, is_of_member(server, fd));
     const int excess = dpt_guests_excess(&server->guests, fd, now_ms, is_of_member, server);
     if (excess < 0)
         return;
@@ -209,8 +202,10 @@ static enum dpt_status read_monitor(struct dpt_server *server, struct dpt_err *e
             continue;
         }
         if (number == ZMQ_EVENT_CLOSED) {
-            if (dpt_server_note_closed(&server->bound))
-                forget_connections(server);
+            if (dpt_server_note_closed(&server->bound)) {
+                dpt_newcomers_forget(&server->newcomers);
+                dpt_guests_forget(&server->guests);
+            }
             continue;
         }
         dpt_newcomers_gone(&server->newcomers, (int)value);

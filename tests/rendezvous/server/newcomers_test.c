@@ -18,6 +18,8 @@ static int setup(void **state)
 {
     (void)state;
     newcomers = calloc(1, sizeof *newcomers);
+    if (newcomers != NULL)
+        dpt_newcomers_init(newcomers, DPT_PEERS_FDS_MAX);
     return newcomers != NULL ? 0 : -1;
 }
 
@@ -58,6 +60,45 @@ static void stranger_has_a_share(void **state)
     dpt_newcomers_heard(newcomers, 3); /* it is a machine that is let in, perhaps with others */
     for (int i = 0; i < DPT_NEWCOMERS_OF_ADDRESS; i++)
         assert_true(take(fd++, "::ffff:192.0.2.1"));
+    while (newcomers->n_new < DPT_PEERS_FDS_MAX / 16 + 1) /* one is of the other address */
+        assert_true(take(fd++, "::ffff:192.0.2.1"));
+    assert_false(take(fd, "::ffff:192.0.2.1"));
+}
+
+/* 300 descriptors: 18 of an address, 150 in all. */
+static void few_descriptors_have_few_newcomers(void **state)
+{
+    (void)state;
+    int fd = 3;
+    dpt_newcomers_init(newcomers, 300);
+    for (int i = 0; i < 18; i++)
+        assert_true(take(fd++, "::ffff:192.0.2.1"));
+    assert_false(take(fd, "::ffff:192.0.2.1"));
+    dpt_newcomers_gone(newcomers, fd);
+    dpt_newcomers_heard(newcomers, 3);
+    assert_true(take(fd++, "::ffff:192.0.2.1"));
+    assert_false(take(fd, "::ffff:192.0.2.1"));
+    dpt_newcomers_gone(newcomers, fd);
+    while (newcomers->n_new < 150)
+        assert_true(take(fd++, "::1"));
+    assert_false(take(fd, "::1"));
+}
+
+/* If the server is full, the oldest of more than an eighth goes, so that a new node gets in. */
+static void oldest_newcomer_of_a_full_server_goes(void **state)
+{
+    (void)state;
+    const struct in6_addr address = address_of("::1");
+    dpt_newcomers_init(newcomers, 300);
+    for (int i = 0; i < 37; i++)
+        assert_true(dpt_newcomers_take(newcomers, 3 + i, &address, 100 - i));
+    assert_int_equal(dpt_newcomers_excess(newcomers, 400), -1); /* members alone are too many */
+    assert_true(dpt_newcomers_take(newcomers, 40, &address, 100));
+    assert_int_equal(dpt_newcomers_excess(newcomers, 300 - 64 - 38), -1);
+    assert_int_equal(dpt_newcomers_excess(newcomers, 300 - 64 - 37), 39);
+    dpt_newcomers_heard(newcomers, 39);
+    assert_true(dpt_newcomers_take(newcomers, 41, &address, 100));
+    assert_int_equal(dpt_newcomers_excess(newcomers, 300 - 64 - 37), 38);
 }
 
 static void addresses_of_one_network_count_together(void **state)
@@ -228,6 +269,8 @@ int main(void)
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
         CASE(stranger_has_a_share),
+        CASE(few_descriptors_have_few_newcomers),
+        CASE(oldest_newcomer_of_a_full_server_goes),
         CASE(addresses_of_one_network_count_together),
         CASE(loopback_is_bounded_by_the_total),
         CASE(connections_are_forgotten_with_their_port),
