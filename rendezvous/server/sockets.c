@@ -17,7 +17,7 @@ enum {
     HANDSHAKE_MS = 10000
 };
 
-static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
+static enum dpt_status fail_socket(struct dpt_err *err, const char *what)
 {
     return dpt_fail(err, DPT_EIO, "%s: %s", what, zmq_strerror(zmq_errno()));
 }
@@ -27,11 +27,11 @@ enum dpt_status dpt_server_open_sockets(struct dpt_server_sockets *ret, struct d
     static const char monitor_name[] = "inproc://dpt-rdzv-monitor";
     ret->context = zmq_ctx_new();
     if (ret->context == NULL)
-        return fail_zmq(err, "start ZeroMQ");
+        return fail_socket(err, "start ZeroMQ");
     ret->router = zmq_socket(ret->context, ZMQ_ROUTER);
     ret->monitor = zmq_socket(ret->context, ZMQ_PAIR);
     if (ret->router == NULL || ret->monitor == NULL)
-        return fail_zmq(err, "open a ZeroMQ socket");
+        return fail_socket(err, "open a ZeroMQ socket");
     const struct {
         int option, value;
     } settings[] = {{ZMQ_IPV6, 1},
@@ -43,7 +43,7 @@ enum dpt_status dpt_server_open_sockets(struct dpt_server_sockets *ret, struct d
                     {ZMQ_BACKLOG, 1024}};
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
         if (zmq_setsockopt(ret->router, settings[i].option, &settings[i].value, sizeof(int)) != 0)
-            return fail_zmq(err, "set up a ZeroMQ socket");
+            return fail_socket(err, "set up a ZeroMQ socket");
     int64_t bytes_max = DPT_MESSAGE_BYTES_MAX;
     int zero = 0;
     if (zmq_setsockopt(ret->router, ZMQ_MAXMSGSIZE, &bytes_max, sizeof bytes_max) != 0 ||
@@ -51,7 +51,7 @@ enum dpt_status dpt_server_open_sockets(struct dpt_server_sockets *ret, struct d
         zmq_socket_monitor(ret->router, monitor_name,
                            ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED) != 0 ||
         zmq_connect(ret->monitor, monitor_name) != 0)
-        return fail_zmq(err, "watch the server's socket");
+        return fail_socket(err, "watch the server's socket");
     return DPT_OK;
 }
 
@@ -67,7 +67,7 @@ enum dpt_status dpt_server_read_event(struct dpt_server_sockets *sockets, uint16
         if (bytes < 0)
             return zmq_errno() == EAGAIN || zmq_errno() == EINTR
                        ? DPT_OK
-                       : fail_zmq(err, "watch the server's socket");
+                       : fail_socket(err, "watch the server's socket");
     } while (bytes != (int)(sizeof *ret_number + sizeof *ret_value)); /* an address */
     memcpy(ret_number, frame, sizeof *ret_number); /* host order, see zmq_socket_monitor(3) */
     memcpy(ret_value, frame + sizeof *ret_number, sizeof *ret_value);
