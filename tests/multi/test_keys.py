@@ -271,8 +271,8 @@ def test_machine_of_another_run_takes_no_place(make_cluster, slow):
                "DPT_RDZV_TOKEN": new_token(cluster, "--join-only", "--run", "other")}
         subprocess.run([program("dpt-ctl"), "runs", "--rdzv-endpoint", cluster.endpoint()], env=env, check=False,
                        capture_output=True, timeout=60)  # it is admitted
-        Process(f"flood {stranger}", [sys.executable, FLOOD, cluster.endpoint(), "--key-dir", keys, "--run", "other", "--connections",
-                                      400], cluster.root / f"flood-{stranger}.log", cluster.env)
+        argv = [sys.executable, FLOOD, cluster.endpoint(), "--key-dir", keys, "--run", "other", "--connections", 400]
+        Process(f"flood {stranger}", argv, cluster.root / f"flood-{stranger}.log", cluster.env)
         wait_until("the server is crowded", lambda: open_descriptors(cluster.server) > 200, 30 * slow)
         cluster.server.wait_log("connection.s. closed over which no node of a plan speaks", 30 * slow)
         b.kill_machine()
