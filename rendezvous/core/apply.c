@@ -95,7 +95,7 @@ static enum dpt_status put_plan(struct run *run, const struct dpt_rdzv_record *r
 {
     struct kept *kept = &run->kept;
     const struct dpt_rdzv_member *members = record->members;
-    if (record->n_members == 0)
+    if (record->n_members == 0 && !record->is_outdated)
         return contradict(err, record, "the plan has no members");
     for (size_t i = 0; i < record->n_members; i++)
         if (find_incarnation(run, members[i].node, members[i].incarnation) == NULL)

@@ -158,6 +158,8 @@ struct dpt_rdzv_record {
     const char *digest;
     const struct dpt_rdzv_member *members; /* (n_members) in order of joining */
     size_t n_members;
+    bool is_outdated; /* PLAN or ADOPTED from a journal, without its members: their places count no
+                         more, as a later plan of the run has run, or has the same members */
 };
 
 struct dpt_rdzv_log_line {

@@ -247,8 +247,15 @@ enum dpt_status dpt_store_history(const struct dpt_history_options *options, FIL
         return dpt_fail(
             err, DPT_ENOENT,
             "there is no journal '%s': give --state-dir as to the server, or its --port", path);
-    DPT_TRY(store_open_database(path, OPEN_TO_READ, &history.database, err));
-    const enum dpt_status status = print_history(&history, options, err);
+    struct newest newest;
+    struct chains chains = {0};
+    DPT_TRY(store_newest_read(path, &newest, err)); /* first: a server may be writing */
+    const struct opening opening = {
+        .path = path, .how = OPEN_TO_READ, .newest = &newest, .chains = &chains};
+    enum dpt_status status = store_open_database(&opening, &history.database, err);
+    store_chains_fini(&chains);
+    if (status == DPT_OK)
+        status = print_history(&history, options, err);
     (void)sqlite3_close(history.database);
     return status;
 }

@@ -6,46 +6,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* "dptj" in PRAGMA application_id marks a journal of dpt-rdzv. */
 #define APPLICATION_ID 0x6470746a
-
-enum dpt_status store_fail(sqlite3 *database, const char *path, const char *what,
-                           struct dpt_err *err)
-{
-    const int code = sqlite3_extended_errcode(database);
-    const char *text = sqlite3_errmsg(database);
-    switch (code & 0xff) {
-    case SQLITE_FULL:
-        return dpt_fail(err, DPT_ENOSPC, "%s '%s': %s: free space on this disk", what, path, text);
-    case SQLITE_NOMEM:
-        return dpt_fail_nomem(err, "%s '%s'", what, path);
-    case SQLITE_NOTADB:
-        return dpt_fail(err, DPT_ECORRUPT,
-                        "'%s' is no journal of dpt-rdzv (%s): it was left as it is; name another "
-                        "--state-dir, or move the file away",
-                        path, text);
-    case SQLITE_CORRUPT:
-        return dpt_fail(
-            err, DPT_ECORRUPT,
-            "the journal '%s' is damaged (%s): it was left as it is; move it away or "
-            "name another --state-dir (nodes that train come back with their state), or "
-            "put a copy back",
-            path, text);
-    default:
-        return dpt_fail(err, DPT_EIO, "%s '%s': %s (SQLite %d)", what, path, text, code);
-    }
-}
-
-enum dpt_status store_run(sqlite3 *database, const char *path, const char *sql, struct dpt_err *err)
-{
-    if (sqlite3_exec(database, sql, NULL, NULL, NULL) == SQLITE_OK)
-        return DPT_OK;
-    return store_fail(database, path, "write the journal", err);
-}
 
 /* The first column of the first row as a number. */
 static enum dpt_status ask_number(sqlite3 *database, const char *path, const char *sql,
@@ -62,31 +29,89 @@ static enum dpt_status ask_number(sqlite3 *database, const char *path, const cha
     return status;
 }
 
-static enum dpt_status check_whole(sqlite3 *database, const char *path, struct dpt_err *err)
+/* The first column of the first row as text. */
+static enum dpt_status ask_text(sqlite3 *database, const char *path, const char *sql, char **ret,
+                                struct dpt_err *err)
 {
     sqlite3_stmt *statement = NULL;
     enum dpt_status status = DPT_OK;
-    if (sqlite3_prepare_v2(database, "PRAGMA quick_check(1)", -1, &statement, NULL) != SQLITE_OK ||
+    char *text = NULL;
+    if (sqlite3_prepare_v2(database, sql, -1, &statement, NULL) != SQLITE_OK ||
         sqlite3_step(statement) != SQLITE_ROW) {
         status = store_fail(database, path, "read the journal", err);
     } else {
         const char *said = (const char *)sqlite3_column_text(statement, 0);
-        if (said == NULL || strcmp(said, "ok") != 0)
-            status =
-                dpt_fail(err, DPT_ECORRUPT,
-                         "the journal '%s' is damaged (%s): it was left as it is; move it away "
-                         "or name another --state-dir (nodes that train come back with their "
-                         "state), or put a copy back",
-                         path, said != NULL ? said : "no answer");
+        text = strdup(said != NULL ? said : "no answer");
+        if (text == NULL)
+            status = dpt_fail_nomem(err, "read the journal '%s'", path);
     }
     (void)sqlite3_finalize(statement);
+    if (status == DPT_OK)
+        *ret = text;
+    return status;
+}
+
+/* One of SQLite's checks, whose answer is "ok" if all is well. */
+static enum dpt_status check_with(sqlite3 *database, const char *path, const char *pragma,
+                                  struct dpt_err *err)
+{
+    char *said = NULL;
+    DPT_TRY(ask_text(database, path, pragma, &said, err));
+    const enum dpt_status status =
+        strcmp(said, "ok") == 0 ? DPT_OK : store_fail_damaged(path, err, "%s", said);
+    free(said);
+    return status;
+}
+
+/* A server leaves out the table of members, which is far larger than all others: it verifies the
+ * members that it reads. */
+static enum dpt_status check_whole(sqlite3 *database, const char *path, enum open_how how,
+                                   struct dpt_err *err)
+{
+    static const char *const parts[] = {"PRAGMA quick_check('record')", "PRAGMA quick_check('run')",
+                                        "PRAGMA quick_check('health')",
+                                        "PRAGMA quick_check('newest')"};
+    if (how == OPEN_TO_READ)
+        return check_with(database, path, "PRAGMA integrity_check(1)", err);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        DPT_TRY(check_with(database, path, parts[i], err));
+    return DPT_OK;
+}
+
+static enum dpt_status add_schema(sqlite3 *database, const char *path, struct dpt_err *err)
+{
+    for (int i = 0; i < STORE_SCHEMA_PARTS; i++)
+        DPT_TRY(store_run(database, path, store_schema[i], err));
+    return DPT_OK;
+}
+
+/* The tables, the index and the views are those of this version. */
+static enum dpt_status check_schema(sqlite3 *database, const char *path, struct dpt_err *err)
+{
+    static const char text_of_schema[] =
+        "SELECT group_concat(type || ' ' || name || ' ' || tbl_name || ' ' || coalesce(sql, ''),"
+        " x'0a') FROM (SELECT * FROM sqlite_master ORDER BY type, name)";
+    sqlite3 *fresh = NULL;
+    char *want = NULL, *found = NULL;
+    enum dpt_status status = sqlite3_open(":memory:", &fresh) == SQLITE_OK
+                                 ? add_schema(fresh, path, err)
+                                 : dpt_fail_nomem(err, "read the journal '%s'", path);
+    if (status == DPT_OK)
+        status = ask_text(fresh, path, text_of_schema, &want, err);
+    if (status == DPT_OK)
+        status = ask_text(database, path, text_of_schema, &found, err);
+    if (status == DPT_OK && strcmp(want, found) != 0)
+        status = store_fail_damaged(path, err, "its tables are not those of its version");
+    (void)sqlite3_close(fresh);
+    free(want);
+    free(found);
     return status;
 }
 
 /* Whether the database is a journal of this version. *ret_empty: it has no table at all, because a
  * server ended before its first commit. */
-static enum dpt_status check_form(sqlite3 *database, const char *path, bool *ret_empty,
-                                  struct dpt_err *err)
+static enum dpt_status check_form(sqlite3 *database, const char *path, enum open_how how,
+                                  bool *ret_empty, struct dpt_err *err)
 {
     int64_t application, version, tables;
     DPT_TRY(ask_number(database, path, "PRAGMA application_id", &application, err));
@@ -107,7 +132,8 @@ static enum dpt_status check_form(sqlite3 *database, const char *path, bool *ret
                         "start the dpt-rdzv that wrote it, or name another --state-dir (nodes that "
                         "train come back with their state)",
                         path, (long long)version, DPT_STORE_VERSION);
-    return check_whole(database, path, err);
+    DPT_TRY(check_schema(database, path, err));
+    return check_whole(database, path, how, err);
 }
 
 static enum dpt_status create_tables(sqlite3 *database, const char *path, struct dpt_err *err)
@@ -116,9 +142,7 @@ static enum dpt_status create_tables(sqlite3 *database, const char *path, struct
     (void)snprintf(marks, sizeof marks, "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT",
                    APPLICATION_ID, DPT_STORE_VERSION);
     DPT_TRY(store_run(database, path, "BEGIN IMMEDIATE", err));
-    enum dpt_status status = DPT_OK;
-    for (int i = 0; i < STORE_SCHEMA_PARTS && status == DPT_OK; i++)
-        status = store_run(database, path, store_schema[i], err);
+    enum dpt_status status = add_schema(database, path, err);
     if (status == DPT_OK)
         status = store_run(database, path, marks, err);
     if (status != DPT_OK)
@@ -154,20 +178,37 @@ static enum dpt_status make_file(const char *path, struct dpt_err *err)
     return DPT_OK;
 }
 
-static enum dpt_status check_database(sqlite3 *database, const char *path, enum open_how how,
+static enum dpt_status check_database(sqlite3 *database, const struct opening *opening,
                                       struct dpt_err *err)
 {
+    const char *path = opening->path;
     bool empty;
-    DPT_TRY(check_form(database, path, &empty, err));
-    if (how == OPEN_TO_READ)
+    if (opening->how == OPEN_TO_READ) /* one state of it, for all that follows */
+        DPT_TRY(store_run(database, path, "BEGIN", err));
+    DPT_TRY(check_form(database, path, opening->how, &empty, err));
+    if (empty && opening->newest->seq > 0)
+        return store_fail_damaged(path, err, "it is empty, and '%s-newest' has record %lld", path,
+                                  (long long)opening->newest->seq);
+    if (!empty)
+        DPT_TRY(store_verify(database, opening, err));
+    if (opening->how == OPEN_TO_READ)
         return empty ? dpt_fail(err, DPT_ENOENT, "the journal '%s' is empty", path) : DPT_OK;
+    if (sqlite3_db_readonly(database, "main") != 0)
+        return store_fail_damaged(path, err, "its header forbids writes");
     DPT_TRY(set_up_writer(database, path, err));
     return empty ? create_tables(database, path, err) : DPT_OK;
 }
 
-enum dpt_status store_open_database(const char *path, enum open_how how, sqlite3 **ret,
+void store_keep(sqlite3 *database, bool as_it_is)
+{
+    (void)sqlite3_db_config(database, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, as_it_is ? 1 : 0, NULL);
+}
+
+enum dpt_status store_open_database(const struct opening *opening, sqlite3 **ret,
                                     struct dpt_err *err)
 {
+    const char *path = opening->path;
+    const enum open_how how = opening->how;
     sqlite3 *database = NULL;
     if (how == OPEN_TO_WRITE)
         DPT_TRY(make_file(path, err));
@@ -178,11 +219,11 @@ enum dpt_status store_open_database(const char *path, enum open_how how, sqlite3
                                   : store_fail(database, path, "open the journal", err);
     if (status == DPT_OK) {
         (void)sqlite3_busy_timeout(database, STORE_BUSY_MS);
-        status = check_database(database, path, how, err);
+        status = check_database(database, opening, err);
     }
     /* A database that is refused is left as it is: no checkpoint of its write-ahead log. */
-    if (database != NULL && (status != DPT_OK || how == OPEN_TO_READ))
-        (void)sqlite3_db_config(database, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    if (database != NULL)
+        store_keep(database, true);
     if (status != DPT_OK)
         (void)sqlite3_close(database);
     else

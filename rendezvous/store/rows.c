@@ -1,16 +1,16 @@
-/* Records as rows. A number of 64 bits without a sign is stored with the same bits. */
+/* A record becomes rows. A number of 64 bits without a sign is stored with the same bits. */
 #include "rendezvous/store/internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static const char add_run[] =
-    "INSERT INTO run(name, user, config, spec, fingerprint, data_digest, folder)"
-    " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    "INSERT INTO run(name, user, config, spec, fingerprint, data_digest, folder, over)"
+    " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, 0)";
 static const char add_record[] =
-    "INSERT INTO record(at_ms, run, kind, generation, step, number, amount, flags, text, cause,"
-    " detect_ms, step_ms, node, host, incarnation, secret, digest, key)"
-    " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
+    "INSERT INTO record(seq, at_ms, run, kind, generation, step, number, amount, flags, text,"
+    " cause, detect_ms, step_ms, node, host, incarnation, secret, digest, key, members, sum)"
+    " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,"
+    " ?20, ?21)";
 static const char add_member[] =
     "INSERT INTO member(record, position, node, incarnation, first_rank, ranks, rack)"
     " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)";
@@ -18,53 +18,8 @@ static const char add_health[] =
     "INSERT INTO health(record, check_us, memory_bytes, cores, mflops, round_trip_us)"
     " VALUES(?1, ?2, ?3, ?4, ?5, ?6)";
 static const char end_run[] = "UPDATE run SET over = 1 WHERE id = ?1";
-
-/* Of runs that are over, FORGET has all that counts. Columns are those of `enum column`. */
-static const char read_records[] =
-    "SELECT record.seq, record.at_ms, record.run, kind, generation, step, number, amount, flags,"
-    " text, cause, detect_ms, step_ms, node, host, incarnation, secret, digest, key, run.name,"
-    " spec, fingerprint, data_digest, folder, health.record, check_us, memory_bytes, cores, mflops,"
-    " round_trip_us"
-    " FROM record LEFT JOIN run ON run.id = record.run"
-    " LEFT JOIN health ON health.record = record.seq"
-    " WHERE record.run = 0 OR kind = 'forget' OR over = 0 ORDER BY record.seq";
-static const char read_members[] = "SELECT node, incarnation, first_rank, ranks FROM member"
-                                   " WHERE record = ?1 ORDER BY position";
-
-enum column {
-    SEQ,
-    AT_MS,
-    RUN,
-    KIND,
-    GENERATION,
-    STEP,
-    NUMBER,
-    AMOUNT,
-    FLAGS,
-    TEXT,
-    CAUSE,
-    DETECT_MS,
-    STEP_MS,
-    NODE,
-    HOST,
-    INCARNATION,
-    SECRET,
-    DIGEST,
-    KEY,
-    NAME,
-    SPEC,
-    FINGERPRINT,
-    DATA_DIGEST,
-    FOLDER,
-    CHECKED, /* NULL: there was no check, and the columns below are NULL */
-    CHECK_US,
-    MEMORY_BYTES,
-    CORES,
-    MFLOPS,
-    ROUND_TRIP_US
-};
-
-/* ---- writing ---- */
+static const char set_newest[] = "INSERT OR REPLACE INTO newest(run, record) VALUES(?1, ?2)";
+static const char end_chain[] = "DELETE FROM newest WHERE run = ?1";
 
 enum dpt_status rows_prepare(struct rows *rows, sqlite3 *database, const char *path,
                              struct dpt_err *err)
@@ -72,11 +27,10 @@ enum dpt_status rows_prepare(struct rows *rows, sqlite3 *database, const char *p
     const struct {
         const char *sql;
         sqlite3_stmt **statement;
-    } list[] = {{add_run, &rows->add_run},
-                {add_record, &rows->add_record},
-                {add_member, &rows->add_member},
-                {add_health, &rows->add_health},
-                {end_run, &rows->end_run}};
+    } list[] = {{add_run, &rows->add_run},       {add_record, &rows->add_record},
+                {add_member, &rows->add_member}, {add_health, &rows->add_health},
+                {end_run, &rows->end_run},       {set_newest, &rows->set_newest},
+                {end_chain, &rows->end_chain}};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         if (sqlite3_prepare_v3(database, list[i].sql, -1, SQLITE_PREPARE_PERSISTENT,
                                list[i].statement, NULL) != SQLITE_OK)
@@ -91,28 +45,53 @@ void rows_fini(struct rows *rows)
     (void)sqlite3_finalize(rows->add_member);
     (void)sqlite3_finalize(rows->add_health);
     (void)sqlite3_finalize(rows->end_run);
+    (void)sqlite3_finalize(rows->set_newest);
+    (void)sqlite3_finalize(rows->end_chain);
     *rows = (struct rows){0};
 }
 
+/* Values of one statement in order, and their checksum. */
+struct put {
+    sqlite3_stmt *to;
+    struct dpt_hash128 *sum;
+    int at; /* values so far */
+};
+
 /* A bind fails for want of memory only; the step of a statement that is not bound fails, too. */
-static void bind_text(sqlite3_stmt *statement, int at, const char *text)
+static void put_text(struct put *put, const char *text)
 {
-    (void)sqlite3_bind_text(statement, at, text != NULL ? text : "", -1, SQLITE_TRANSIENT);
+    const char *value = text != NULL ? text : "";
+    (void)sqlite3_bind_text(put->to, ++put->at, value, -1, SQLITE_TRANSIENT);
+    store_sum_text(put->sum, value);
 }
 
-static void bind_number(sqlite3_stmt *statement, int at, int64_t number)
+static void put_number(struct put *put, int64_t number)
 {
-    (void)sqlite3_bind_int64(statement, at, number);
+    (void)sqlite3_bind_int64(put->to, ++put->at, number);
+    store_sum_number(put->sum, number);
+}
+
+/* A number without a part in the checksum. */
+static void put_key(struct put *put, int64_t number)
+{
+    (void)sqlite3_bind_int64(put->to, ++put->at, number);
+}
+
+static void put_blob(struct put *put, const void *data, size_t bytes)
+{
+    if (data != NULL)
+        (void)sqlite3_bind_blob(put->to, put->at + 1, data, (int)bytes, SQLITE_TRANSIENT);
+    put->at++;
+    store_sum_blob(put->sum, data, bytes);
 }
 
 /* A proof of identity. All zero, which is none: NULL. */
-static void bind_proof(sqlite3_stmt *statement, int at, const uint8_t *proof, size_t bytes)
+static void put_proof(struct put *put, const uint8_t *proof, size_t bytes)
 {
     bool is_none = true;
     for (size_t i = 0; i < bytes; i++)
         is_none = is_none && proof[i] == 0;
-    if (!is_none)
-        (void)sqlite3_bind_blob(statement, at, proof, (int)bytes, SQLITE_TRANSIENT);
+    put_blob(put, is_none ? NULL : proof, is_none ? 0 : bytes);
 }
 
 /* Carries the bound statement out and resets it. */
@@ -124,274 +103,145 @@ static int run_statement(sqlite3_stmt *statement)
     return code == SQLITE_DONE ? SQLITE_OK : code;
 }
 
-static int insert_run(const struct rows *rows, sqlite3 *database,
-                      const struct dpt_rdzv_record *record, int64_t *ret_id)
+static int insert_run(const struct rows *rows, const struct dpt_rdzv_record *record,
+                      struct dpt_hash128 *sum)
 {
     const size_t bytes = dpt__run_spec__get_packed_size(record->spec);
     uint8_t *spec = malloc(bytes + 1);
     if (spec == NULL)
         return SQLITE_NOMEM;
     (void)dpt__run_spec__pack(record->spec, spec);
-    bind_text(rows->add_run, 1, record->run);
-    bind_text(rows->add_run, 2, record->spec->user);
-    bind_text(rows->add_run, 3, record->spec->config_yaml);
-    (void)sqlite3_bind_blob(rows->add_run, 4, spec, (int)bytes, SQLITE_TRANSIENT);
-    bind_text(rows->add_run, 5, record->fingerprint);
-    bind_text(rows->add_run, 6, record->data_digest);
-    bind_text(rows->add_run, 7, record->folder);
-    const int code = run_statement(rows->add_run);
+    struct put put = {.to = rows->add_run, .sum = sum};
+    put_text(&put, record->run);
+    put_text(&put, record->spec->user);
+    put_text(&put, record->spec->config_yaml);
+    put_blob(&put, spec, bytes);
+    put_text(&put, record->fingerprint);
+    put_text(&put, record->data_digest);
+    put_text(&put, record->folder);
     free(spec);
-    if (code == SQLITE_OK)
-        *ret_id = sqlite3_last_insert_rowid(database);
-    return code;
+    return run_statement(put.to);
 }
 
-static int insert_members(const struct rows *rows, const struct dpt_rdzv_record *record,
-                          int64_t seq)
+static int insert_members(const struct rows *rows, const struct addition *addition,
+                          struct dpt_hash128 *sum)
 {
+    const struct dpt_rdzv_record *record = addition->record;
     int code = SQLITE_OK;
     for (size_t i = 0; i < record->n_members && code == SQLITE_OK; i++) {
-        bind_number(rows->add_member, 1, seq);
-        bind_number(rows->add_member, 2, (int64_t)i);
-        bind_text(rows->add_member, 3, record->members[i].node);
-        bind_number(rows->add_member, 4, (int64_t)record->members[i].incarnation);
-        bind_number(rows->add_member, 5, record->members[i].first_rank);
-        bind_number(rows->add_member, 6, record->members[i].n_ranks);
-        bind_text(rows->add_member, 7, record->members[i].rack);
-        code = run_statement(rows->add_member);
+        struct put put = {.to = rows->add_member, .sum = sum};
+        put_key(&put, addition->seq);
+        put_number(&put, (int64_t)i);
+        put_text(&put, record->members[i].node);
+        put_number(&put, (int64_t)record->members[i].incarnation);
+        put_number(&put, record->members[i].first_rank);
+        put_number(&put, record->members[i].n_ranks);
+        put_text(&put, record->members[i].rack);
+        code = run_statement(put.to);
     }
     return code;
 }
 
-static int insert_health(const struct rows *rows, const struct dpt_health *health, int64_t seq)
+static int insert_health(const struct rows *rows, const struct addition *addition,
+                         struct dpt_hash128 *sum)
 {
+    const struct dpt_health *health = &addition->record->health;
     if (!health->checked)
         return SQLITE_OK;
-    bind_number(rows->add_health, 1, seq);
-    bind_number(rows->add_health, 2, health->check_us);
-    bind_number(rows->add_health, 3, health->memory_bytes);
-    bind_number(rows->add_health, 4, health->cores);
-    bind_number(rows->add_health, 5, health->mflops);
-    bind_number(rows->add_health, 6, health->round_trip_us);
-    return run_statement(rows->add_health);
+    struct put put = {.to = rows->add_health, .sum = sum};
+    put_key(&put, addition->seq);
+    put_number(&put, health->check_us);
+    put_number(&put, health->memory_bytes);
+    put_number(&put, health->cores);
+    put_number(&put, health->mflops);
+    put_number(&put, health->round_trip_us);
+    return run_statement(put.to);
 }
 
-static int insert_record(const struct rows *rows, const struct dpt_rdzv_record *record,
-                         int64_t wall_ms, int64_t run_id)
+/* *sum: of all before; it becomes that of the record. `members` NULL: there are none. */
+static int insert_record(const struct rows *rows, const struct addition *addition,
+                         const uint8_t *members, struct dpt_hash128 *sum)
 {
-    sqlite3_stmt *to = rows->add_record;
-    bind_number(to, 1, wall_ms);
-    bind_number(to, 2, run_id);
-    bind_text(to, 3, store_kind_name(record->kind));
-    bind_number(to, 4, (int64_t)record->generation);
-    bind_number(to, 5, record->step);
-    bind_number(to, 6, (int64_t)record->number);
-    bind_number(to, 7, record->count);
-    bind_number(to, 8, record->flags);
-    bind_text(to, 9, record->text);
-    bind_text(to, 10, record->cause);
-    bind_number(to, 11, record->detect_ms);
-    bind_number(to, 12, record->step_ms);
-    bind_text(to, 13, record->node);
-    bind_text(to, 14, record->host);
-    bind_number(to, 15, (int64_t)record->incarnation);
-    bind_proof(to, 16, record->secret, sizeof record->secret);
-    bind_text(to, 17, record->digest);
-    bind_proof(to, 18, record->key, sizeof record->key);
-    return run_statement(to);
+    const struct dpt_rdzv_record *record = addition->record;
+    struct put put = {.to = rows->add_record, .sum = sum};
+    put_number(&put, addition->seq);
+    put_number(&put, addition->wall_ms);
+    put_number(&put, addition->run_id);
+    put_text(&put, store_kind_name(record->kind));
+    put_number(&put, (int64_t)record->generation);
+    put_number(&put, record->step);
+    put_number(&put, (int64_t)record->number);
+    put_number(&put, record->count);
+    put_number(&put, record->flags);
+    put_text(&put, record->text);
+    put_text(&put, record->cause);
+    put_number(&put, record->detect_ms);
+    put_number(&put, record->step_ms);
+    put_text(&put, record->node);
+    put_text(&put, record->host);
+    put_number(&put, (int64_t)record->incarnation);
+    put_proof(&put, record->secret, sizeof record->secret);
+    put_text(&put, record->digest);
+    put_proof(&put, record->key, sizeof record->key);
+    put_blob(&put, members, members != NULL ? STORE_SUM_BYTES : 0);
+    uint8_t packed[STORE_SUM_BYTES];
+    store_sum_pack(*sum, packed);
+    (void)sqlite3_bind_blob(put.to, put.at + 1, packed, sizeof packed, SQLITE_TRANSIENT);
+    return run_statement(put.to);
 }
 
-int rows_add(const struct rows *rows, sqlite3 *database, const struct dpt_rdzv_record *record,
-             int64_t wall_ms, int64_t *run_id)
+static int insert_parts(const struct rows *rows, sqlite3 *database, struct addition *addition,
+                        struct dpt_hash128 *sum)
 {
+    const struct dpt_rdzv_record *record = addition->record;
+    struct dpt_hash128 members = {0};
+    uint8_t packed[STORE_SUM_BYTES];
     int code = SQLITE_OK;
-    if (record->kind == DPT_RDZV_RECORD_RUN)
-        code = insert_run(rows, database, record, run_id);
-    if (code == SQLITE_OK)
-        code = insert_record(rows, record, wall_ms, *run_id);
-    const int64_t seq = sqlite3_last_insert_rowid(database);
-    if (code == SQLITE_OK)
-        code = insert_members(rows, record, seq);
-    if (code == SQLITE_OK)
-        code = insert_health(rows, &record->health, seq);
-    if (code == SQLITE_OK && record->kind == DPT_RDZV_RECORD_FORGET) {
-        bind_number(rows->end_run, 1, *run_id);
-        code = run_statement(rows->end_run);
+    if (record->kind == DPT_RDZV_RECORD_RUN) {
+        code = insert_run(rows, record, sum);
+        addition->run_id = sqlite3_last_insert_rowid(database);
     }
+    if (code == SQLITE_OK)
+        code = insert_members(rows, addition, &members);
+    if (code == SQLITE_OK)
+        code = insert_health(rows, addition, sum);
+    store_sum_pack(members, packed);
+    if (code == SQLITE_OK)
+        code = insert_record(rows, addition, record->n_members > 0 ? packed : NULL, sum);
     return code;
 }
 
-/* ---- reading ---- */
-
-static const char *text_at(sqlite3_stmt *row, int column)
+/* Runs a statement with one or two numbers. */
+static int run_with(sqlite3_stmt *statement, int64_t first, int64_t second)
 {
-    const char *text = (const char *)sqlite3_column_text(row, column);
-    return text != NULL ? text : "";
+    (void)sqlite3_bind_int64(statement, 1, first);
+    if (sqlite3_bind_parameter_count(statement) > 1)
+        (void)sqlite3_bind_int64(statement, 2, second);
+    return run_statement(statement);
 }
 
-static uint64_t number_at(sqlite3_stmt *row, int column)
+int rows_add(const struct rows *rows, sqlite3 *database, struct addition *addition,
+             struct chains *chains)
 {
-    return (uint64_t)sqlite3_column_int64(row, column);
-}
-
-struct reader {
-    sqlite3 *database;
-    const char *path;
-    sqlite3_stmt *records, *members;
-    struct dpt_rdzv_member *list; /* owned, with its names */
-    size_t n, max;
-};
-
-static void clear_members(struct reader *reader)
-{
-    for (size_t i = 0; i < reader->n; i++)
-        free((void *)reader->list[i].node);
-    reader->n = 0;
-}
-
-static enum dpt_status add_to_members(struct reader *reader, struct dpt_err *err)
-{
-    if (reader->n == reader->max) {
-        const size_t max = reader->max == 0 ? 64 : 2 * reader->max;
-        struct dpt_rdzv_member *bigger = realloc(reader->list, max * sizeof *bigger);
-        if (bigger == NULL)
-            return dpt_fail_nomem(err, "members of a plan in '%s'", reader->path);
-        reader->list = bigger;
-        reader->max = max;
+    const enum dpt_rdzv_record_kind kind = addition->record->kind;
+    const struct chain *before =
+        kind == DPT_RDZV_RECORD_RUN ? NULL : store_chain_for(chains, kind, addition->run_id);
+    struct dpt_hash128 sum = before != NULL ? before->sum : (struct dpt_hash128){0};
+    int code = insert_parts(rows, database, addition, &sum);
+    if (code != SQLITE_OK)
+        return code;
+    struct chain *chain = store_chain_for(chains, kind, addition->run_id);
+    if (chain == NULL)
+        return SQLITE_NOMEM;
+    chain->newest = addition->seq;
+    chain->sum = sum;
+    code = run_with(rows->set_newest, chain->run, chain->newest);
+    if (kind == DPT_RDZV_RECORD_FORGET && addition->run_id != 0) {
+        store_chain_end(chains, addition->run_id);
+        if (code == SQLITE_OK)
+            code = run_with(rows->end_run, addition->run_id, 0);
+        if (code == SQLITE_OK)
+            code = run_with(rows->end_chain, addition->run_id, 0);
     }
-    char *node = strdup(text_at(reader->members, 0));
-    if (node == NULL)
-        return dpt_fail_nomem(err, "members of a plan in '%s'", reader->path);
-    reader->list[reader->n++] =
-        (struct dpt_rdzv_member){.node = node,
-                                 .rack = "",
-                                 .incarnation = number_at(reader->members, 1),
-                                 .first_rank = (uint32_t)number_at(reader->members, 2),
-                                 .n_ranks = (uint32_t)number_at(reader->members, 3)};
-    return DPT_OK;
-}
-
-static enum dpt_status read_plan(struct reader *reader, int64_t seq, struct dpt_err *err)
-{
-    int code;
-    enum dpt_status status = DPT_OK;
-    bind_number(reader->members, 1, seq);
-    while ((code = sqlite3_step(reader->members)) == SQLITE_ROW && status == DPT_OK)
-        status = add_to_members(reader, err);
-    if (status == DPT_OK && code != SQLITE_DONE)
-        status = store_fail(reader->database, reader->path, "read the journal", err);
-    (void)sqlite3_reset(reader->members);
-    return status;
-}
-
-static enum dpt_status fail_row(const struct reader *reader, const char *why, struct dpt_err *err)
-{
-    return dpt_fail(err, DPT_ECORRUPT,
-                    "the journal '%s' is damaged (record %lld: %s): it was left as it is; move it "
-                    "away or name another --state-dir (nodes that train come back with their "
-                    "state), or put a copy back",
-                    reader->path, (long long)sqlite3_column_int64(reader->records, SEQ), why);
-}
-
-/* False: the column has another number of bytes. */
-static bool read_proof(sqlite3_stmt *row, int column, uint8_t *ret, size_t bytes)
-{
-    const size_t stored = (size_t)sqlite3_column_bytes(row, column);
-    if (stored == bytes)
-        memcpy(ret, sqlite3_column_blob(row, column), bytes);
-    return stored == bytes || stored == 0;
-}
-
-static struct dpt_health read_health(sqlite3_stmt *row)
-{
-    return (struct dpt_health){.checked = sqlite3_column_type(row, CHECKED) != SQLITE_NULL,
-                               .check_us = sqlite3_column_int64(row, CHECK_US),
-                               .memory_bytes = sqlite3_column_int64(row, MEMORY_BYTES),
-                               .cores = (uint32_t)number_at(row, CORES),
-                               .mflops = (uint32_t)number_at(row, MFLOPS),
-                               .round_trip_us = (uint32_t)number_at(row, ROUND_TRIP_US)};
-}
-
-/* All but spec and members. False: no record looks like that. */
-static bool fill_record(sqlite3_stmt *row, struct dpt_rdzv_record *ret)
-{
-    *ret = (struct dpt_rdzv_record){.at_ms = sqlite3_column_int64(row, AT_MS),
-                                    .run = text_at(row, NAME),
-                                    .generation = number_at(row, GENERATION),
-                                    .step = sqlite3_column_int64(row, STEP),
-                                    .number = number_at(row, NUMBER),
-                                    .count = (uint32_t)number_at(row, AMOUNT),
-                                    .flags = (uint32_t)number_at(row, FLAGS),
-                                    .text = text_at(row, TEXT),
-                                    .cause = text_at(row, CAUSE),
-                                    .detect_ms = sqlite3_column_int64(row, DETECT_MS),
-                                    .step_ms = sqlite3_column_int64(row, STEP_MS),
-                                    .node = text_at(row, NODE),
-                                    .host = text_at(row, HOST),
-                                    .incarnation = number_at(row, INCARNATION),
-                                    .digest = text_at(row, DIGEST),
-                                    .fingerprint = text_at(row, FINGERPRINT),
-                                    .data_digest = text_at(row, DATA_DIGEST),
-                                    .folder = text_at(row, FOLDER),
-                                    .health = read_health(row)};
-    return store_kind_of(text_at(row, KIND), &ret->kind) &&
-           (ret->kind != DPT_RDZV_RECORD_JOINED || sqlite3_column_bytes(row, SECRET) > 0) &&
-           read_proof(row, SECRET, ret->secret, sizeof ret->secret) &&
-           read_proof(row, KEY, ret->key, sizeof ret->key);
-}
-
-static enum dpt_status read_row(struct reader *reader, rows_take *take, void *ctx,
-                                struct dpt_err *err)
-{
-    sqlite3_stmt *row = reader->records;
-    struct dpt_rdzv_record record;
-    Dpt__RunSpec *spec = NULL;
-    if (!fill_record(row, &record))
-        return fail_row(reader, "no record looks like that", err);
-    if (record.kind == DPT_RDZV_RECORD_RUN) {
-        const int bytes = sqlite3_column_bytes(row, SPEC);
-        spec = bytes > 0
-                   ? dpt__run_spec__unpack(NULL, (size_t)bytes, sqlite3_column_blob(row, SPEC))
-                   : NULL;
-        if (spec == NULL)
-            return fail_row(reader, "the run has no config", err);
-        record.spec = spec;
-    }
-    enum dpt_status status = DPT_OK;
-    clear_members(reader);
-    if (record.kind == DPT_RDZV_RECORD_PLAN || record.kind == DPT_RDZV_RECORD_ADOPTED)
-        status = read_plan(reader, sqlite3_column_int64(row, SEQ), err);
-    record.members = reader->list;
-    record.n_members = reader->n;
-    struct dpt_err why;
-    if (status == DPT_OK) {
-        status = take(ctx, &record, sqlite3_column_int64(row, RUN), &why);
-        if (status == DPT_ECORRUPT)
-            (void)fail_row(reader, why.text, err);
-        else if (status != DPT_OK)
-            (void)dpt_pass(err, &why);
-    }
-    if (spec != NULL)
-        dpt__run_spec__free_unpacked(spec, NULL);
-    return status;
-}
-
-enum dpt_status rows_read(sqlite3 *database, const char *path, rows_take *take, void *ctx,
-                          struct dpt_err *err)
-{
-    struct reader reader = {.database = database, .path = path};
-    enum dpt_status status = DPT_OK;
-    int code = SQLITE_ROW;
-    if (sqlite3_prepare_v2(database, read_records, -1, &reader.records, NULL) != SQLITE_OK ||
-        sqlite3_prepare_v2(database, read_members, -1, &reader.members, NULL) != SQLITE_OK)
-        status = store_fail(database, path, "read the journal", err);
-    while (status == DPT_OK && (code = sqlite3_step(reader.records)) == SQLITE_ROW)
-        status = read_row(&reader, take, ctx, err);
-    if (status == DPT_OK && code != SQLITE_DONE)
-        status = store_fail(database, path, "read the journal", err);
-    (void)sqlite3_finalize(reader.records);
-    (void)sqlite3_finalize(reader.members);
-    clear_members(&reader);
-    free(reader.list);
-    return status;
+    return code;
 }

@@ -9,17 +9,23 @@
  * run: one training under one name, until the name is free (`over`). `spec` is the RunSpec of
  * dpt.proto. record: a decision of the server; core.h has the kinds. `run` is run.id; 0: it is
  * about the server. member: a node with a place in the plan of `record`. health: what a node that
- * was admitted or refused by `record` has measured at its start; none: it has made no check. */
+ * was admitted or refused by `record` has measured at its start; none: it has made no check.
+ *
+ * record.sum is the record's checksum (verify.c), record.members that of its members, NULL without
+ * members. newest: the last record of each chain: of the server (0), and of each run that is not
+ * over. */
 static const char tables[] =
     "CREATE TABLE run(id INTEGER PRIMARY KEY, name TEXT NOT NULL, user TEXT NOT NULL,"
     " config TEXT NOT NULL, spec BLOB NOT NULL, fingerprint TEXT NOT NULL,"
-    " data_digest TEXT NOT NULL, folder TEXT NOT NULL, over INTEGER NOT NULL DEFAULT 0);"
+    " data_digest TEXT NOT NULL, folder TEXT NOT NULL, over INTEGER NOT NULL);"
     "CREATE TABLE record(seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, run INTEGER NOT NULL,"
     " kind TEXT NOT NULL, generation INTEGER NOT NULL, step INTEGER NOT NULL,"
     " number INTEGER NOT NULL, amount INTEGER NOT NULL, flags INTEGER NOT NULL,"
     " text TEXT NOT NULL, cause TEXT NOT NULL, detect_ms INTEGER NOT NULL,"
     " step_ms INTEGER NOT NULL, node TEXT NOT NULL, host TEXT NOT NULL,"
-    " incarnation INTEGER NOT NULL, secret BLOB, digest TEXT NOT NULL, key BLOB);"
+    " incarnation INTEGER NOT NULL, secret BLOB, digest TEXT NOT NULL, key BLOB, members BLOB,"
+    " sum BLOB NOT NULL);"
+    "CREATE TABLE newest(run INTEGER PRIMARY KEY, record INTEGER NOT NULL);"
     "CREATE INDEX record_by_run ON record(run, kind, generation);"
     "CREATE TABLE member(record INTEGER NOT NULL, position INTEGER NOT NULL, node TEXT NOT NULL,"
     " incarnation INTEGER NOT NULL, first_rank INTEGER NOT NULL, ranks INTEGER NOT NULL,"

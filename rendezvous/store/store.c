@@ -23,8 +23,9 @@ struct named_run {
 struct dpt_store {
     sqlite3 *database;
     struct rows rows;
+    struct chains chains; /* as they are committed */
     char path[PATH_MAX];
-    int lock_fd;
+    int lock_fd, newest_fd;
     struct named_run runs[DPT_RDZV_RUNS_MAX];
     size_t n_runs;
     struct dpt_rdzv_record *pending; /* (n_pending) owned copies */
@@ -66,7 +67,13 @@ static enum dpt_status open_in(struct dpt_store *store, const char *dir, struct 
         return dpt_fail_errno(err, errno, "change the mode of '%s'", dir);
     DPT_TRY(lock_folder(store, dir, err));
     DPT_TRY(dpt_fs_join(dir, "journal.sqlite", store->path, sizeof store->path, err));
-    DPT_TRY(store_open_database(store->path, OPEN_TO_WRITE, &store->database, err));
+    struct newest newest;
+    DPT_TRY(store_newest_read(store->path, &newest, err));
+    DPT_TRY(store_check_files(store->path, newest.seq, err));
+    const struct opening opening = {
+        .path = store->path, .how = OPEN_TO_WRITE, .newest = &newest, .chains = &store->chains};
+    DPT_TRY(store_open_database(&opening, &store->database, err));
+    store_keep(store->database, false);
     return rows_prepare(&store->rows, store->database, store->path, err);
 }
 
@@ -75,7 +82,7 @@ enum dpt_status dpt_store_open(const char *dir, struct dpt_store **ret, struct d
     struct dpt_store *store = calloc(1, sizeof *store);
     if (store == NULL)
         return dpt_fail_nomem(err, "journal in '%s'", dir);
-    store->lock_fd = -1;
+    store->lock_fd = store->newest_fd = -1;
     const enum dpt_status status = open_in(store, dir, err);
     if (status == DPT_OK)
         *ret = store;
@@ -100,7 +107,10 @@ void dpt_store_close(struct dpt_store **store_at)
     drop_pending(store);
     free(store->pending);
     rows_fini(&store->rows);
+    store_chains_fini(&store->chains);
     (void)sqlite3_close(store->database);
+    if (store->newest_fd >= 0)
+        (void)close(store->newest_fd);
     if (store->lock_fd >= 0)
         (void)close(store->lock_fd);
     free(store);
@@ -150,8 +160,15 @@ static enum dpt_status restore_record(void *ctx, const struct dpt_rdzv_record *r
 static enum dpt_status store_restore_core(void *ctx, struct dpt_rdzv *core, struct dpt_err *err)
 {
     struct dpt_store *store = ctx;
-    return rows_read(store->database, store->path, restore_record,
-                     &(struct restoring){.store = store, .core = core}, err);
+    struct restoring restoring = {.store = store, .core = core};
+    const struct reading reading = {.database = store->database,
+                                    .path = store->path,
+                                    .chains = &store->chains,
+                                    .take = restore_record,
+                                    .ctx = &restoring};
+    const enum dpt_status status = rows_read(&reading, err);
+    store_keep(store->database, status != DPT_OK);
+    return status;
 }
 
 static enum dpt_status store_add_record(void *ctx, const struct dpt_rdzv_record *record,
@@ -176,49 +193,84 @@ static enum dpt_status store_add_record(void *ctx, const struct dpt_rdzv_record 
     return DPT_OK;
 }
 
-/* Inserts the pending records. Keeps the list of runs as it will be after the commit in `store`;
- * the caller puts the list back if the commit fails. Returns SQLite's code. */
+/* Inserts the pending records. Keeps the list of runs and the chains as they will be after the
+ * commit in `store`; the caller puts them back if the commit fails. Returns SQLite's code. */
 static int insert_pending(struct dpt_store *store)
 {
     const int64_t offset_ms = dpt_wall_ns() / 1000000 - dpt_now_ms();
+    int64_t seq = store_newest_of(&store->chains)->newest;
     int code = SQLITE_OK;
     for (size_t i = 0; i < store->n_pending && code == SQLITE_OK; i++) {
         const struct dpt_rdzv_record *record = &store->pending[i];
         const struct named_run *run = find_run(store, record->run);
-        int64_t run_id = run != NULL ? run->id : 0;
-        code = rows_add(&store->rows, store->database, record, record->at_ms + offset_ms, &run_id);
+        struct addition addition = {.record = record,
+                                    .seq = ++seq,
+                                    .wall_ms = record->at_ms + offset_ms,
+                                    .run_id = run != NULL ? run->id : 0};
+        code = rows_add(&store->rows, store->database, &addition, &store->chains);
         if (code == SQLITE_OK)
-            note_run(store, record, run_id);
+            note_run(store, record, addition.run_id);
     }
     return code;
+}
+
+/* What a failed commit must not change. */
+struct before {
+    struct named_run *runs; /* (n_runs) owned */
+    size_t n_runs;
+    struct chains chains; /* owned */
+};
+
+static enum dpt_status take_before(const struct dpt_store *store, struct before *ret,
+                                   struct dpt_err *err)
+{
+    struct before before = {.n_runs = store->n_runs};
+    before.runs = malloc((store->n_runs + 1) * sizeof before.runs[0]);
+    if (before.runs == NULL || !store_chains_copy(&store->chains, &before.chains)) {
+        free(before.runs);
+        return dpt_fail_nomem(err, "commit to '%s'", store->path);
+    }
+    if (store->n_runs > 0)
+        memcpy(before.runs, store->runs, store->n_runs * sizeof before.runs[0]);
+    *ret = before;
+    return DPT_OK;
+}
+
+static void go_back(struct dpt_store *store, struct before *before)
+{
+    const struct chains failed = store->chains;
+    /* SQLite may have rolled the transaction back itself. */
+    (void)sqlite3_exec(store->database, "ROLLBACK", NULL, NULL, NULL);
+    store->n_runs = before->n_runs;
+    if (before->n_runs > 0)
+        memcpy(store->runs, before->runs, before->n_runs * sizeof before->runs[0]);
+    store->chains = before->chains;
+    before->chains = failed;
 }
 
 static enum dpt_status store_commit_records(void *ctx, struct dpt_err *err)
 {
     struct dpt_store *store = ctx;
+    struct before before;
     if (store->n_pending == 0)
         return DPT_OK;
-    const size_t n_runs = store->n_runs;
-    struct named_run *runs = malloc((n_runs + 1) * sizeof runs[0]);
-    if (runs == NULL)
-        return dpt_fail_nomem(err, "commit to '%s'", store->path);
-    if (n_runs > 0)
-        memcpy(runs, store->runs, n_runs * sizeof runs[0]);
+    if (store->newest_fd < 0) /* not sooner: a journal that is refused is left as it is */
+        DPT_TRY(store_newest_open(store->path, &store->newest_fd, err));
+    DPT_TRY(take_before(store, &before, err));
     enum dpt_status status = store_run(store->database, store->path, "BEGIN IMMEDIATE", err);
     if (status == DPT_OK && insert_pending(store) != SQLITE_OK)
         status = store_fail(store->database, store->path, "write the journal", err);
     if (status == DPT_OK)
         status = store_run(store->database, store->path, "COMMIT", err);
     if (status == DPT_OK) {
+        const struct chain *newest = store_newest_of(&store->chains);
+        store_newest_write(store->newest_fd, store->path, newest->newest, newest->sum);
         drop_pending(store);
     } else {
-        /* SQLite may have rolled the transaction back itself. */
-        (void)sqlite3_exec(store->database, "ROLLBACK", NULL, NULL, NULL);
-        store->n_runs = n_runs;
-        if (n_runs > 0)
-            memcpy(store->runs, runs, n_runs * sizeof runs[0]);
+        go_back(store, &before);
     }
-    free(runs);
+    free(before.runs);
+    store_chains_fini(&before.chains);
     return status;
 }
 
