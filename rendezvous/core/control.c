@@ -113,8 +113,7 @@ static int64_t step_to_save(struct run *run)
         const int64_t held = dpt_rdzv_step_held(run, GROUP_ALL);
         return held > step ? held : step;
     }
-    const int64_t next = step < DPT_PROTO_STEP_MAX ? step + 1 : step;
-    return run->progress.final_step > 0 ? run->progress.final_step : next;
+    return run->progress.final_step > 0 ? run->progress.final_step : step + 1;
 }
 
 /* Of a run that has ended: a later checkpoint is not made. */

@@ -124,14 +124,6 @@ static void note_unsaved(struct run *run, const struct node *node, const Dpt__Ra
                    state->unsaved_why);
 }
 
-/* When the agent last heard the process. A time that no process has is cut, so that the time since
- * then still fits into a message much later. */
-static int64_t heard_at_ms(const struct run *run, const Dpt__RankState *state)
-{
-    const int64_t most_ms = DPT_PROTO_MS_MAX / 2;
-    return run->core->now_ms - (state->silent_ms < most_ms ? state->silent_ms : most_ms);
-}
-
 /* Takes the report of one rank. True: a process died that had a place in the newest plan and had
  * not finished. */
 static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__RankState *state)
@@ -156,7 +148,7 @@ static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__Rank
     const bool member = dpt_rdzv_rank_is_member(rank);
     if (state->busy && state->work_done != rank->work.done && run->plan.in_force && member)
         run->progress.step_ms = dpt_rdzv_listened_ms(run); /* restarts the stall limit */
-    rank->heard_ms = heard_at_ms(run, state);
+    rank->heard_ms = run->core->now_ms - state->silent_ms;
     copy_rank_state(rank, state);
     copy_outcome(run->core, rank, state);
     copy_stacks(run, rank, state);
@@ -207,7 +199,7 @@ static uint32_t take_rank_reports(struct run *run, struct node *node,
         const int plan_rank = (int)rank->plan_rank;
         const char *how = short_error(state->text);
         const int64_t heard_ms =
-            state->spawn == rank->spawn ? heard_at_ms(run, state) : rank->heard_ms;
+            state->spawn == rank->spawn ? run->core->now_ms - state->silent_ms : rank->heard_ms;
         if (!take_rank_report(run, rank, state) || lost++ > 0)
             continue;
         const struct cause cause = dpt_rdzv_cause(

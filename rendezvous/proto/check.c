@@ -228,15 +228,15 @@ static enum dpt_status check_shards(const Dpt__RankState *rank, struct dpt_err *
     return check_generation(err, "ran_generation", rank->ran_generation, 0);
 }
 
-static enum dpt_status check_activity(const Dpt__RankActivity *activity, struct dpt_err *err)
+static enum dpt_status check_work(const Dpt__RankActivity *work, int64_t most, struct dpt_err *err)
 {
-    if (activity == NULL)
+    if (work == NULL)
         return DPT_OK;
-    DPT_TRY(check_range(err, "main_unit", activity->main_unit, 0, INT32_MAX));
-    DPT_TRY(check_range(err, "main_slot", activity->main_slot, 0, INT32_MAX));
-    DPT_TRY(check_range(err, "main_ms", activity->main_ms, 0, DPT_PROTO_MS_MAX));
-    DPT_TRY(check_range(err, "comm_unit", activity->comm_unit, 0, INT32_MAX));
-    return check_range(err, "comm_ms", activity->comm_ms, 0, DPT_PROTO_MS_MAX);
+    DPT_TRY(check_range(err, "main_unit", work->main_unit, 0, INT32_MAX));
+    DPT_TRY(check_range(err, "main_slot", work->main_slot, 0, INT32_MAX));
+    DPT_TRY(check_range(err, "main_ms", work->main_ms, 0, most));
+    DPT_TRY(check_range(err, "comm_unit", work->comm_unit, 0, INT32_MAX));
+    return check_range(err, "comm_ms", work->comm_ms, 0, most);
 }
 
 static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_err *err)
@@ -245,7 +245,7 @@ static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_e
     DPT_TRY(check_range(err, "spawn", rank->spawn, 1, UINT32_MAX));
     DPT_TRY(check_generation(err, "generation", rank->generation, 0));
     DPT_TRY(check_generation(err, "failed_generation", rank->failed_generation, 0));
-    DPT_TRY(check_step(err, "step_applied", rank->step_applied, -1));
+    DPT_TRY(check_range(err, "step_applied", rank->step_applied, -1, DPT_PROTO_STEP_MAX - 1));
     if (rank->outcome_step != -1)
         DPT_TRY(check_range(err, "outcome_step", rank->outcome_step,
                             rank->step_applied > 0 ? rank->step_applied : 0,
@@ -256,9 +256,9 @@ static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_e
     DPT_TRY(check_step(err, "unsaved_step", rank->unsaved_step, 0));
     DPT_TRY(check_generation(err, "unsaved_generation", rank->unsaved_generation, 0));
     DPT_TRY(check_shards(rank, err));
-    DPT_TRY(check_activity(rank->activity, err));
-    DPT_TRY(check_range(err, "silent_ms", rank->silent_ms, 0, DPT_PROTO_MS_MAX));
-    return check_range(err, "step_ms_median", rank->step_ms_median, 0, DPT_PROTO_MS_MAX);
+    DPT_TRY(check_work(rank->activity, DPT_PROTO_REPORTED_MS_MAX, err));
+    DPT_TRY(check_range(err, "silent_ms", rank->silent_ms, 0, DPT_PROTO_REPORTED_MS_MAX));
+    return check_range(err, "step_ms_median", rank->step_ms_median, 0, DPT_PROTO_REPORTED_MS_MAX);
 }
 
 /* The run and the node are names, or "". */
@@ -367,7 +367,7 @@ static enum dpt_status check_status(const Dpt__RunStatus *status, struct dpt_err
         DPT_TRY(check_step(err, "step_applied", rank->step_applied, -1));
         DPT_TRY(check_range(err, "heard_ms_ago", rank->heard_ms_ago, 0, DPT_PROTO_MS_MAX));
         DPT_TRY(check_range(err, "node_ms_ago", rank->node_ms_ago, 0, DPT_PROTO_MS_MAX));
-        DPT_TRY(check_activity(rank->activity, err));
+        DPT_TRY(check_work(rank->activity, DPT_PROTO_MS_MAX, err));
     }
     return DPT_OK;
 }

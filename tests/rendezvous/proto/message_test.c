@@ -376,12 +376,13 @@ static void test_rank_fields(void **state)
 {
     (void)state;
     static uint8_t large[DPT_PROTO_OUTCOME_BYTES_MAX + 1];
+    const int64_t most_ms = DPT_PROTO_REPORTED_MS_MAX;
     SPOIL(AGENT, "phase", f.ranks[0].phase = (Dpt__RankPhase)99);
     SPOIL(AGENT, "local_rank", f.ranks[1].local_rank = DPT_PROTO_RANKS_MAX);
     SPOIL(AGENT, "spawn", f.ranks[0].spawn = 0);
     SPOIL(AGENT, "generation", f.ranks[0].generation = UINT64_MAX);
     SPOIL(AGENT, "failed_generation", f.ranks[0].failed_generation = UINT64_MAX);
-    SPOIL_EACH(AGENT, "step_applied", f.ranks[0].step_applied, -2, INT64_MAX);
+    SPOIL_EACH(AGENT, "step_applied", f.ranks[0].step_applied, -2, DPT_PROTO_STEP_MAX);
     SPOIL_EACH(AGENT, "outcome_step", f.ranks[0].outcome_step, -2, 12);
     SPOIL(AGENT, "outcome_step", f.ranks[0].outcome_step = 9);
     SPOIL(AGENT, "outcome", f.ranks[0].outcome = ((ProtobufCBinaryData){sizeof large, large}));
@@ -398,8 +399,8 @@ static void test_rank_fields(void **state)
     SPOIL(AGENT, "pending_generation", f.shards[1].pending = true);
     SPOIL(AGENT, "pending_generation", f.ranks[0].pending_generation = UINT64_MAX);
     SPOIL(AGENT, "ran_generation", f.ranks[0].ran_generation = UINT64_MAX);
-    SPOIL_EACH(AGENT, "silent_ms", f.ranks[0].silent_ms, -1, INT64_MAX);
-    SPOIL_EACH(AGENT, "step_ms_median", f.ranks[0].step_ms_median, -1, INT64_MAX);
+    SPOIL_EACH(AGENT, "silent_ms", f.ranks[0].silent_ms, -1, most_ms + 1);
+    SPOIL_EACH(AGENT, "step_ms_median", f.ranks[0].step_ms_median, -1, most_ms + 1);
     SPOIL(FROM_RANK, "step_ms_median", f.from_rank.step_ms_median = INT64_MAX);
     SPOIL_EACH(FROM_RANK, "val_step", f.from_rank.val_step, -1, INT64_MAX);
     SPOIL(FROM_RANK, "val_samples", f.from_rank.val_samples = -1);
