@@ -30,6 +30,7 @@ def start_pair(cluster, star, slow):
     cluster.wait_step(3, 30 * slow)
     b = start_worker(cluster, star.names[B - 1], "b", f"{NET}1:{port}")
     cluster.wait_world(2, 30 * slow)
+    wait_until("both log one generation", lambda: 0 < generation(a) == generation(b), 30 * slow, cluster.log_tails)
     return a, b
 
 
