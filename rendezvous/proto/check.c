@@ -245,20 +245,20 @@ static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_e
     DPT_TRY(check_range(err, "spawn", rank->spawn, 1, UINT32_MAX));
     DPT_TRY(check_generation(err, "generation", rank->generation, 0));
     DPT_TRY(check_generation(err, "failed_generation", rank->failed_generation, 0));
-    DPT_TRY(check_range(err, "step_applied", rank->step_applied, -1, DPT_PROTO_STEP_MAX - 1));
+    DPT_TRY(check_range(err, "step_applied", rank->step_applied, -1, DPT_PROTO_TOLD_STEPS));
     if (rank->outcome_step != -1)
         DPT_TRY(check_range(err, "outcome_step", rank->outcome_step,
                             rank->step_applied > 0 ? rank->step_applied : 0,
                             rank->step_applied + 1));
-    DPT_TRY(check_step(err, "checkpoint_step", rank->checkpoint_step, -1));
-    DPT_TRY(check_step(err, "grant_step", rank->grant_step, -1));
-    DPT_TRY(check_step(err, "rescued_step", rank->rescued_step, 0));
-    DPT_TRY(check_step(err, "unsaved_step", rank->unsaved_step, 0));
+    DPT_TRY(check_range(err, "checkpoint_step", rank->checkpoint_step, -1, DPT_PROTO_TOLD_STEPS));
+    DPT_TRY(check_range(err, "grant_step", rank->grant_step, -1, DPT_PROTO_TOLD_STEPS));
+    DPT_TRY(check_range(err, "rescued_step", rank->rescued_step, 0, DPT_PROTO_TOLD_STEPS));
+    DPT_TRY(check_range(err, "unsaved_step", rank->unsaved_step, 0, DPT_PROTO_TOLD_STEPS));
     DPT_TRY(check_generation(err, "unsaved_generation", rank->unsaved_generation, 0));
     DPT_TRY(check_shards(rank, err));
-    DPT_TRY(check_work(rank->activity, DPT_PROTO_REPORTED_MS_MAX, err));
-    DPT_TRY(check_range(err, "silent_ms", rank->silent_ms, 0, DPT_PROTO_REPORTED_MS_MAX));
-    return check_range(err, "step_ms_median", rank->step_ms_median, 0, DPT_PROTO_REPORTED_MS_MAX);
+    DPT_TRY(check_work(rank->activity, DPT_PROTO_TOLD_MS, err));
+    DPT_TRY(check_range(err, "silent_ms", rank->silent_ms, 0, DPT_PROTO_TOLD_MS));
+    return check_range(err, "step_ms_median", rank->step_ms_median, 0, DPT_PROTO_TOLD_MS);
 }
 
 /* The run and the node are names, or "". */
@@ -286,7 +286,7 @@ enum dpt_status dpt_check_agent_state(const Dpt__AgentState *message, struct dpt
     if (message->control != NULL)
         DPT_TRY(check_control(message->control, err));
     DPT_TRY(dpt_health_check_ranges(message->health, err));
-    DPT_TRY(check_step(err, "step_high", message->step_high, 0));
+    DPT_TRY(check_range(err, "step_high", message->step_high, 0, DPT_PROTO_TOLD_STEPS));
     DPT_TRY(check_range(err, "plan_world", message->plan_world, 0, DPT_PROTO_WORLD_MAX));
     DPT_TRY(check_range(err, "ranks", (int64_t)message->n_ranks, 0, DPT_PROTO_RANKS_MAX));
     for (size_t i = 0; i < message->n_ranks; i++) {

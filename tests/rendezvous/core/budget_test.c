@@ -57,7 +57,7 @@ static void test_budget_by_one_message(void **state)
     assert_int_equal(stage.view.restarts_left, 1);
     trio_step_to(10 + INT64_C(10) * 1000000000);
     assert_int_equal(stage.view.restarts_left, 1000000002);
-    trio_step_to(DPT_PROTO_STEP_MAX - 1);
+    trio_step_to(DPT_PROTO_TOLD_STEPS);
     assert_int_equal(stage.view.restarts_left, UINT32_MAX);
     a.state.crashes = UINT32_MAX;
     fake_say(&a, &stage);

@@ -207,7 +207,7 @@ static void answer_for_a_large_run_is_bounded(void **state)
     host[sizeof host - 1] = '\0';
     activity.main = activity.comm = DPT__RANK_WORK__WORK_AWAIT_OWN;
     activity.main_unit = activity.main_slot = activity.comm_unit = INT32_MAX;
-    activity.main_ms = activity.comm_ms = DPT_PROTO_REPORTED_MS_MAX;
+    activity.main_ms = activity.comm_ms = DPT_PROTO_TOLD_MS;
     enum { NODES = 1000 };
     for (int i = 0; i < NODES; i++) {
         char id[DPT_PROTO_NAME_BYTES];

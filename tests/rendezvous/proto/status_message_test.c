@@ -91,7 +91,7 @@ static void whole_status_is_taken(void **unused)
     status.n_ranks = DPT_PROTO_STATUS_RANKS_MAX;
     activity.main = DPT__RANK_WORK__WORK_AWAIT_OWN;
     activity.main_unit = INT32_MAX;
-    activity.comm_ms = DPT_PROTO_REPORTED_MS_MAX;
+    activity.comm_ms = DPT_PROTO_TOLD_MS;
     assert_string_equal(refused(&err), "");
     rank.activity = state.activity = NULL;
     assert_string_equal(refused(&err), "");
