@@ -53,7 +53,7 @@ FAULTS = (
     Fault("a retry: a rank that fails again and again is started again without a longer pause",
           "rank->pause_ms == 0 ? timing->respawn_ms : 2 * rank->pause_ms", "timing->respawn_ms", ("test_sim_agent",)),
     Fault("a message check: a rank may have applied a step below the least",
-          'rank->step_applied, -1));\n    if (rank->outcome', 'rank->step_applied, -2));\n    if (rank->outcome',
+          'rank->step_applied, -1, DPT_PROTO_TOLD_STEPS', 'rank->step_applied, -2, DPT_PROTO_TOLD_STEPS',
           ("test_rendezvous_proto_message",)),
 )
 
