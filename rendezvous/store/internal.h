@@ -77,6 +77,10 @@ DPT_MUST_USE enum dpt_status store_run(sqlite3 *database, const char *path, cons
 
 /* ---- open.c ---- */
 
+/* The first column of the first row as a number. */
+DPT_MUST_USE enum dpt_status store_ask_number(sqlite3 *database, const char *path, const char *sql,
+                                              int64_t *ret, struct dpt_err *err);
+
 enum open_how { OPEN_TO_WRITE, OPEN_TO_READ };
 
 struct chains;

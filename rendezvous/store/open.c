@@ -14,9 +14,8 @@
 /* "dptj" in PRAGMA application_id marks a journal of dpt-rdzv. */
 #define APPLICATION_ID 0x6470746a
 
-/* The first column of the first row as a number. */
-static enum dpt_status ask_number(sqlite3 *database, const char *path, const char *sql,
-                                  int64_t *ret, struct dpt_err *err)
+enum dpt_status store_ask_number(sqlite3 *database, const char *path, const char *sql, int64_t *ret,
+                                 struct dpt_err *err)
 {
     sqlite3_stmt *statement = NULL;
     enum dpt_status status = DPT_OK;
@@ -114,9 +113,9 @@ static enum dpt_status check_form(sqlite3 *database, const char *path, enum open
                                   bool *ret_empty, struct dpt_err *err)
 {
     int64_t application, version, tables;
-    DPT_TRY(ask_number(database, path, "PRAGMA application_id", &application, err));
-    DPT_TRY(ask_number(database, path, "PRAGMA user_version", &version, err));
-    DPT_TRY(ask_number(database, path, "SELECT count(*) FROM sqlite_master", &tables, err));
+    DPT_TRY(store_ask_number(database, path, "PRAGMA application_id", &application, err));
+    DPT_TRY(store_ask_number(database, path, "PRAGMA user_version", &version, err));
+    DPT_TRY(store_ask_number(database, path, "SELECT count(*) FROM sqlite_master", &tables, err));
     *ret_empty = application == 0 && version == 0 && tables == 0;
     if (*ret_empty)
         return DPT_OK;

@@ -276,14 +276,7 @@ static void records_out_of_order_are_refused(void **state)
     (void)state;
     unsigned refused = 0;
     trio_start();
-    trio_step_to(3);
-    a.ranks[0].grant_step = 3;
-    fake_say(&a, &stage);
-    a.ranks[0].checkpoint_step = 3;
-    fake_say(&a, &stage);
-    fake_dies(&b, &a, &stage);
-    stage_pass_speaking(&stage, two, 1, 600);
-    fakes_settle(&stage, two, 1);
+    trio_save_and_lose_b();
     const size_t n = kept_records_count(stage.journal);
     assert_true(n >= 14);
     for (size_t twice = 0; twice < n; twice++) {

@@ -41,6 +41,18 @@ void trio_step_to(int64_t step)
     fake_say(&b, &stage);
 }
 
+void trio_save_and_lose_b(void)
+{
+    trio_step_to(3);
+    a.ranks[0].grant_step = 3;
+    fake_say(&a, &stage);
+    a.ranks[0].checkpoint_step = 3;
+    fake_say(&a, &stage);
+    fake_dies(&b, &a, &stage);
+    stage_pass_speaking(&stage, two, 1, 600);
+    fakes_settle(&stage, two, 1);
+}
+
 void trio_restart_server(void)
 {
     stage_restart(&stage, 99);

@@ -18,5 +18,7 @@ void trio_start(void);
 void trio_restart_server(void);
 /* a and b report that they have applied this step. */
 void trio_step_to(int64_t step);
+/* Step 3 is made and saved; then b dies, and a runs alone. */
+void trio_save_and_lose_b(void);
 
 #endif

@@ -77,14 +77,7 @@ void disk_live(void)
                           &health);
     a.state.health = &health;
     trio_start();
-    trio_step_to(3);
-    a.ranks[0].grant_step = 3;
-    fake_say(&a, &stage);
-    a.ranks[0].checkpoint_step = 3;
-    fake_say(&a, &stage);
-    fake_dies(&b, &a, &stage);
-    stage_pass_speaking(&stage, two, 1, 600);
-    fakes_settle(&stage, two, 1);
+    trio_save_and_lose_b();
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     stage_restart_with_journal(&stage, UINT64_MAX - 3); /* an epoch of all 64 bits */
     stage_tick(&stage, 0);

@@ -75,14 +75,7 @@ static void live(void)
     health.fault = "";
     trio_start();
     a.ranks[0].step_ms_median = b.ranks[0].step_ms_median = 40;
-    trio_step_to(3);
-    a.ranks[0].grant_step = 3;
-    fake_say(&a, &stage);
-    a.ranks[0].checkpoint_step = 3;
-    fake_say(&a, &stage);
-    fake_dies(&b, &a, &stage);
-    stage_pass_speaking(&stage, two, 1, 600);
-    fakes_settle(&stage, two, 1);
+    trio_save_and_lose_b();
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
 }
 
