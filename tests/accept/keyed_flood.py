@@ -6,7 +6,8 @@
 
 Each connection has the whole handshake of CURVE and sends one valid message, which names the run and a node of its own.
 With --connections all are opened at once, and stay; what the server closes is opened again. With --rate each is closed
-after a second. Prints each second, as a line of JSON, how many connections were opened so far and in how many seconds.
+after half a second. Prints each second, as a line of JSON, how many connections were opened so far and in how many
+seconds, how many of them were closed, and how many of these the server had answered.
 Standard library and libzmq."""
 
 import argparse
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from protocol_client import SCHEMA, VERSION, run_spec  # noqa: E402
 
-KEPT_S, TICK_S, PRINT_S = 1.0, 0.01, 1.0
+KEPT_S, TICK_S, PRINT_S = 0.5, 0.01, 1.0
 MAX_SOCKETS, DEALER, RECONNECT_IVL, LINGER, DONTWAIT = 2, 5, 18, 17, 1
 CURVE_PUBLICKEY, CURVE_SECRETKEY, CURVE_SERVERKEY = 48, 49, 50
 SOCKETS, TEXT_BYTES = 20000, 41
@@ -34,6 +35,7 @@ zmq.zmq_ctx_set.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
 zmq.zmq_setsockopt.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
 zmq.zmq_connect.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 zmq.zmq_send.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
+zmq.zmq_recv.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 zmq.zmq_close.argtypes = [ctypes.c_void_p]
 
 
@@ -49,6 +51,7 @@ class Machine:
 
     def __init__(self, folder, endpoint, run):
         self.context, self.endpoint, self.run, self.opened = zmq.zmq_ctx_new(), f"tcp://{endpoint}".encode(), run, 0
+        self.closed = self.answered = 0
         zmq.zmq_ctx_set(self.context, MAX_SOCKETS, SOCKETS)
         secret, public = key_of(folder / "machine.key"), ctypes.create_string_buffer(TEXT_BYTES)
         zmq.zmq_curve_public(public, secret)
@@ -77,6 +80,11 @@ class Machine:
         zmq.zmq_send(made, data, len(data), DONTWAIT)
         return made
 
+    def close(self, made):
+        self.closed += 1
+        self.answered += zmq.zmq_recv(made, None, 0, DONTWAIT) >= 0
+        zmq.zmq_close(made)
+
 
 def flood(machine, connections, rate, seconds):
     kept, began = collections.deque(), time.monotonic()
@@ -84,9 +92,10 @@ def flood(machine, connections, rate, seconds):
     while (now := time.monotonic()) < began + seconds:
         if now >= printed + PRINT_S:
             printed = now
-            print(json.dumps({"made": machine.opened, "failed": 0, "seconds": now - began}), flush=True)
+            print(json.dumps({"made": machine.opened, "failed": 0, "closed": machine.closed,
+                              "answered": machine.answered, "seconds": now - began}), flush=True)
         while not connections and kept and kept[0][0] <= now:
-            zmq.zmq_close(kept.popleft()[1])
+            machine.close(kept.popleft()[1])
         due = connections - machine.opened if connections else int((now - began) * rate) - machine.opened
         for _ in range(min(due, 100)):
             kept.append((now + KEPT_S, machine.open(again=connections > 0)))

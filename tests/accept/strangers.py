@@ -13,9 +13,10 @@ from accept.harness import NotRun
 from cluster import ROOT, Cluster, ClusterError, bin_dir, knows_option, read_jsonl, wait_until
 from protocol_client import Node, follow
 
-FLOOD = ROOT / "tests" / "accept" / "flood.py"
+STRANGERS_FLOOD, ADMITTED_FLOOD = (ROOT / "tests" / "accept" / name for name in ("flood.py", "keyed_flood.py"))
 RATE, REFORMATIONS, SLOWER_MAX, SLOWER_MS = 1000, 20, 0.10, 20
 TRIES, SOON_S, STEP_S = 200, 20, 60
+OTHER_RUN = "other"
 FUZZED = 10_000_000
 FUZZ_SHARES = {"message": 0.4, "admission": 0.4, "server": 0.04}  # a sequence takes ten times as long
 SETTINGS = {"train.steps": 1_000_000, "train.log_every": 1, "checkpoint.every_steps": 0, "cluster.nnodes": "1:2",
@@ -140,12 +141,10 @@ def strangers_with_keys(line):
 # ---------------------------------------------------------------- a flood of connections
 
 class Flood:
-    """RATE connections a second by a process of its own, until the `with` block ends. `made_s`: that it made."""
+    """A process that makes RATE connections a second, until the `with` block ends. `counts`: what it printed last."""
 
-    def __init__(self, cluster, run):
-        self.made_s, self.log = 0.0, cluster.root / "flood.jsonl"
-        argv = [sys.executable, FLOOD, cluster.endpoint(), "--rate", RATE, "--run", run, "--seconds", 10 ** 6,
-                *(["--keys"] if has_keys() else [])]
+    def __init__(self, cluster, argv):
+        self.counts, self.log = {}, cluster.root / "flood.jsonl"
         with open(self.log, "wb") as out:
             self.process = subprocess.Popen([str(a) for a in argv], stdout=out, env=cluster.env)
 
@@ -156,8 +155,23 @@ class Flood:
     def __exit__(self, kind, value, trace):
         self.process.kill()
         self.process.wait()
-        counts = read_jsonl(self.log)
-        self.made_s = (counts[-1]["made"] + counts[-1]["failed"]) / counts[-1]["seconds"]
+        self.counts = read_jsonl(self.log)[-1]
+
+
+def stranger_argv(cluster):
+    return [sys.executable, STRANGERS_FLOOD, cluster.endpoint(), "--rate", RATE, "--run", run_name(cluster),
+            "--seconds", 10 ** 6, *(["--keys"] if has_keys() else [])]
+
+
+def admitted_argv(cluster):
+    """Of a machine with a folder of its own, which the server admits here, for another run only."""
+    keys = cluster.root / "keys-of-another-run"
+    token = subprocess.run([bin_dir() / "dpt-rdzv", "--new-token", "--join-only", "--run", OTHER_RUN], env=cluster.env,
+                           check=True, capture_output=True, text=True, timeout=SOON_S).stdout.strip()
+    subprocess.run([bin_dir() / "dpt-ctl", "runs", "--rdzv-endpoint", cluster.endpoint()], check=True,
+                   env={**cluster.env, "DPT_KEY_DIR": str(keys), "DPT_RDZV_TOKEN": token}, capture_output=True,
+                   timeout=SOON_S)
+    return [sys.executable, ADMITTED_FLOOD, cluster.endpoint(), "--key-dir", keys, "--run", OTHER_RUN, "--rate", RATE]
 
 
 def reformation_ms(cluster, worker):
@@ -176,27 +190,36 @@ def reformation_ms(cluster, worker):
 
 
 def flooded(line):
-    """1,000 connections a second from this machine (closed at once, bytes of another protocol, silent ones, handshakes
-    with a drawn key): the median re-formation of two real workers after a killed rank is longer by 10 % or 20 ms at
-    most. Kills with and without the flood take turns."""
-    line.command(f"dpt-rdzv; two dpt-worker; kill -9 of a rank, with and without tests/accept/flood.py --rate {RATE}")
-    times, rates = {False: [], True: []}, []
+    """1,000 connections a second from this machine, of strangers (closed at once, bytes of another protocol, silent
+    ones, handshakes with a drawn key) or of a machine that is admitted for another run (whole handshakes, each with a
+    valid message): the median re-formation of two real workers after a killed rank is longer by 10 % or 20 ms at most.
+    Kills without a flood and with each kind take turns."""
+    line.command(f"dpt-rdzv; two dpt-worker; kill -9 of a rank, alone and beside tests/accept/flood.py --rate {RATE} "
+                 f"or keyed_flood.py --rate {RATE}")
     with Cluster(line.folder / "run", sets=SETTINGS) as cluster:
         _, b = start_pair(cluster, keys=True)
-        run = run_name(cluster)
-        for turn in range(2 * line.repeat(REFORMATIONS)):
-            if turn % 2 == 0:
-                times[False].append(reformation_ms(cluster, b))
-                continue
-            with Flood(cluster, run) as flood:
-                times[True].append(reformation_ms(cluster, b))
-            rates.append(flood.made_s)
+        floods = {"strangers": stranger_argv(cluster), **({"admitted": admitted_argv(cluster)} if has_keys() else {})}
+        quiet, times, counts = [], {name: [] for name in floods}, {name: [] for name in floods}
+        for _ in range(line.repeat(REFORMATIONS)):
+            quiet.append(reformation_ms(cluster, b))
+            for name, argv in floods.items():
+                with Flood(cluster, argv) as flood:
+                    times[name].append(reformation_ms(cluster, b))
+                counts[name].append(flood.counts)
         expelled = re.findall(r"node [ab](?: \([^)]*\))? (?:lost|refused): ", cluster.server.log())
-    quiet, loud = (statistics.median(times[is_loud]) for is_loud in (False, True))
-    line.note(f"re-formation, median of {len(times[False])} each: {quiet:.1f} ms, with the flood {loud:.1f} ms; "
-              f"longest {max(times[False]):.1f} and {max(times[True]):.1f} ms")
-    line.at_least("connections a second, least of the floods", round(min(rates)), 0.9 * RATE)
-    line.at_most("longer by", round(loud - quiet, 1), round(max(SLOWER_MAX * quiet, SLOWER_MS), 1), "ms")
+    alone = statistics.median(quiet)
+    line.note(f"re-formation alone, median of {len(quiet)}: {alone:.1f} ms, longest {max(quiet):.1f} ms")
+    for name in floods:
+        with_it = statistics.median(times[name])
+        line.note(f"{name}: median {with_it:.1f} ms, longest {max(times[name]):.1f} ms")
+        rate = min((count["made"] + count["failed"]) / count["seconds"] for count in counts[name])
+        line.at_least(f"connections a second of {name}, least", round(rate), 0.9 * RATE)
+        line.at_most(f"longer by, {name}", round(with_it - alone, 1), round(max(SLOWER_MAX * alone, SLOWER_MS), 1),
+                     "ms")
+    if "admitted" in floods:
+        answered = min(count["answered"] / max(1, count["closed"]) for count in counts["admitted"])
+        line.at_least("share of the admitted machine's connections that the server answered, least",
+                      round(answered, 2), 0.5)
     line.show("nodes lost or refused", len(expelled), "0", not expelled)
 
 
