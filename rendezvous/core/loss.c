@@ -327,10 +327,9 @@ static bool does_accuse(const struct node *node, const struct node *other)
 /* True: the other nodes are enough, and hold the newest state. */
 static bool is_dispensable(const struct run *run, struct node *node)
 {
-    const int64_t until_ms = node->excluded_until_ms;
-    node->excluded_until_ms = INT64_MAX;
+    node->set_aside = true;
     const unsigned groups = dpt_rdzv_admitted_groups(run);
-    node->excluded_until_ms = until_ms;
+    node->set_aside = false;
     return groups != 0 && (groups & GROUP_EXCLUDED) == 0;
 }
 

@@ -143,6 +143,7 @@ struct node {
     bool expected; /* the journal names it: it was a member when an earlier server ended */
     int64_t ready_since_ms; /* since then some ranks can join and others still start; < 0: not so */
     int64_t excluded_until_ms;
+    bool set_aside; /* belongs to GROUP_EXCLUDED while a question about the others is answered */
     enum node_order order;
     bool leaving;
     int64_t leaving_ms;         /* when it began to leave */

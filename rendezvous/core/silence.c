@@ -153,20 +153,30 @@ static int64_t weighed_at_ms(const struct node *node)
     return again_ms > suspect_ms + grace_ms ? again_ms : suspect_ms + grace_ms;
 }
 
+/* True: the nodes that are not set aside are enough, and hold the newest state. */
+static bool do_others_suffice(const struct run *run)
+{
+    const unsigned groups = dpt_rdzv_admitted_groups(run);
+    return groups != 0 && (groups & GROUP_EXCLUDED) == 0 &&
+           dpt_rdzv_step_held(run, groups) >= run->progress.steps_done;
+}
+
 bool dpt_rdzv_does_without_suspects(struct run *run)
 {
     uint32_t n = run->membership.n_unreported;
     if (!is_after_failure(run) || n == 0)
         return false;
-    for (const struct node *node = run->membership.lists[LIST_BROKEN].first; n > 0 && node != NULL;
-         node = node->hooks[LIST_BROKEN].after)
-        if (run->core->now_ms >= weighed_at_ms(node))
-            n -= node->n_unreported;
-    if (n > 0)
-        return false;
-    run->formation.weighed_ms = run->core->now_ms;
-    return dpt_rdzv_admitted_groups(run) != 0 &&
-           dpt_rdzv_step_held(run, GROUP_ALL) >= run->progress.steps_done;
+    struct node *const first = run->membership.lists[LIST_BROKEN].first;
+    for (struct node *node = first; node != NULL; node = node->hooks[LIST_BROKEN].after) {
+        node->set_aside = run->core->now_ms >= weighed_at_ms(node);
+        n -= node->set_aside ? node->n_unreported : 0;
+    }
+    if (n == 0)
+        run->formation.weighed_ms = run->core->now_ms;
+    const bool without = n == 0 && do_others_suffice(run);
+    for (struct node *node = first; node != NULL; node = node->hooks[LIST_BROKEN].after)
+        node->set_aside = false;
+    return without;
 }
 
 /* ---- readiness and deadlines ---- */

@@ -84,6 +84,33 @@ static void test_newest_step_is_waited_for(void **state)
     assert_int_equal(stage.view.nodes, 2);
 }
 
+/* Of its two ranks one has stopped at step 4, which no other node has. */
+static void test_half_a_report_is_no_state_of_the_others(void **state)
+{
+    (void)state;
+    c.state.n_ranks = 2;
+    fakes_start(&stage, three, 3);
+    a.ranks[0].step_applied = b.ranks[0].step_applied = 3;
+    c.ranks[0].step_applied = c.ranks[1].step_applied = 3;
+    for (int i = 0; i < 3; i++)
+        fake_say(three[i], &stage);
+    for (int i = 0; i < 2; i++) {
+        three[i]->ranks[0].failed_generation = a.generation;
+        three[i]->ranks[0].suspect = -1;
+        fake_say(three[i], &stage);
+        fake_obey(three[i]);
+    }
+    c.ranks[0].step_applied = 4;
+    c.ranks[0].phase = DPT__RANK_PHASE__RANK_QUIESCED;
+    c.ranks[0].generation = c.generation;
+    fake_say(&c, &stage);
+    connection_breaks(&c);
+    stage_pass_speaking(&stage, two, 2, LEASE_MS - 200);
+    assert_int_equal(stage.view.nodes, 3);
+    stage_pass_speaking(&stage, two, 2, 300);
+    assert_int_equal(stage.view.nodes, 2);
+}
+
 /* Without it the run would have to wait in any case. */
 static void test_needed_node_is_waited_for(void **state)
 {
@@ -122,6 +149,7 @@ int main(void)
         T(test_both_are_lost),
         T(test_one_that_comes_back_stays),
         T(test_newest_step_is_waited_for),
+        T(test_half_a_report_is_no_state_of_the_others),
         T(test_needed_node_is_waited_for),
         T(test_others_must_have_reported),
     };
