@@ -171,11 +171,6 @@ static enum dpt_status check_generation(struct dpt_err *err, const char *field, 
     return check_range(err, field, (int64_t)value, least, DPT_PROTO_GENERATION_MAX);
 }
 
-static enum dpt_status check_told(struct dpt_err *err, const char *field, uint64_t generation)
-{
-    return check_range(err, field, (int64_t)generation, 0, DPT_PROTO_TOLD_GENERATION);
-}
-
 /* A run's name and a node's id become parts of paths and log lines. */
 static enum dpt_status check_name(struct dpt_err *err, const char *field, const char *text)
 {
@@ -195,7 +190,8 @@ static enum dpt_status check_stamp(const Dpt__Stamp *stamp, struct dpt_err *err)
     DPT_TRY(check_form(&stamp->base, err));
     DPT_TRY(check_name(err, "run", stamp->run));
     DPT_TRY(check_name(err, "node", stamp->node));
-    DPT_TRY(check_range(err, "incarnation", stamp->incarnation != 0, 1, 1));
+    if (stamp->incarnation == 0)
+        return check_range(err, "incarnation", 0, 1, INT64_MAX);
     return check_generation(err, "generation", stamp->generation, 0);
 }
 
@@ -220,15 +216,16 @@ static enum dpt_status check_shards(const Dpt__RankState *rank, struct dpt_err *
 {
     for (size_t i = 0; i < rank->n_shards; i++) {
         const Dpt__Shard *shard = rank->shards[i];
-        if (shard->of != DPT_SHARD_EMPTY_OF || shard->index != DPT_SHARD_EMPTY_INDEX) {
+        const bool empty = shard->of == DPT_SHARD_EMPTY_OF && shard->index == DPT_SHARD_EMPTY_INDEX;
+        if (!empty) {
             DPT_TRY(check_range(err, "of", shard->of, 1, DPT_PROTO_WORLD_MAX));
             DPT_TRY(check_range(err, "index", shard->index, 0, (int64_t)shard->of - 1));
         }
         if (shard->pending && rank->pending_generation == 0)
             return dpt_fail(err, DPT_EPROTO, "field 'pending_generation' is missing");
     }
-    DPT_TRY(check_told(err, "pending_generation", rank->pending_generation));
-    return check_told(err, "ran_generation", rank->ran_generation);
+    DPT_TRY(check_generation(err, "pending_generation", rank->pending_generation, 0));
+    return check_generation(err, "ran_generation", rank->ran_generation, 0);
 }
 
 static enum dpt_status check_work(const Dpt__RankActivity *work, int64_t most, struct dpt_err *err)
@@ -246,8 +243,8 @@ static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_e
 {
     DPT_TRY(check_range(err, "local_rank", rank->local_rank, 0, DPT_PROTO_RANKS_MAX - 1));
     DPT_TRY(check_range(err, "spawn", rank->spawn, 1, UINT32_MAX));
-    DPT_TRY(check_told(err, "generation", rank->generation));
-    DPT_TRY(check_told(err, "failed_generation", rank->failed_generation));
+    DPT_TRY(check_generation(err, "generation", rank->generation, 0));
+    DPT_TRY(check_generation(err, "failed_generation", rank->failed_generation, 0));
     DPT_TRY(check_range(err, "step_applied", rank->step_applied, -1, DPT_PROTO_TOLD_STEPS));
     if (rank->outcome_step != -1)
         DPT_TRY(check_range(err, "outcome_step", rank->outcome_step,
@@ -257,7 +254,7 @@ static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_e
     DPT_TRY(check_range(err, "grant_step", rank->grant_step, -1, DPT_PROTO_TOLD_STEPS));
     DPT_TRY(check_range(err, "rescued_step", rank->rescued_step, 0, DPT_PROTO_TOLD_STEPS));
     DPT_TRY(check_range(err, "unsaved_step", rank->unsaved_step, 0, DPT_PROTO_TOLD_STEPS));
-    DPT_TRY(check_told(err, "unsaved_generation", rank->unsaved_generation));
+    DPT_TRY(check_generation(err, "unsaved_generation", rank->unsaved_generation, 0));
     DPT_TRY(check_shards(rank, err));
     DPT_TRY(check_work(rank->activity, DPT_PROTO_TOLD_MS, err));
     DPT_TRY(check_range(err, "silent_ms", rank->silent_ms, 0, DPT_PROTO_TOLD_MS));
@@ -281,7 +278,6 @@ enum dpt_status dpt_check_agent_state(const Dpt__AgentState *message, struct dpt
     if (message->version != DPT_PROTO_VERSION)
         return check_field(&message->base, "software", err);
     DPT_TRY(check_form(&message->base, err));
-    DPT_TRY(check_told(err, "generation", message->stamp->generation));
     if (message->spec != NULL)
         DPT_TRY(check_spec(message->spec, err));
     if (message->secret.len != 0)
@@ -327,7 +323,8 @@ static enum dpt_status check_plan(const Dpt__Plan *plan, struct dpt_err *err)
     DPT_TRY(check_range(err, "n_hosts", plan->n_hosts, 1, plan->world_size));
     DPT_TRY(check_range(err, "n_nodes", plan->n_nodes, 1, plan->world_size));
     DPT_TRY(check_range(err, "checkpoint_writers", plan->checkpoint_writers, 0, plan->world_size));
-    DPT_TRY(check_range(err, "handover_ranks", plan->handover_ranks, 0, plan->world_size - 1));
+    DPT_TRY(
+        check_range(err, "handover_ranks", plan->handover_ranks, 0, (int64_t)plan->world_size - 1));
     if (plan->final_save && plan->handover_ranks > 0)
         return dpt_fail(err, DPT_EPROTO, "field 'final_save' beside handover ranks");
     if (plan->from_seed && (plan->resume_step != 0 || plan->load_checkpoint >= 0))
@@ -349,7 +346,7 @@ static enum dpt_status check_plan(const Dpt__Plan *plan, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* ---- a run's status, and replies to an operator ---- */
+/* ---- a run's status ---- */
 
 static enum dpt_status check_status(const Dpt__RunStatus *status, struct dpt_err *err)
 {
@@ -374,6 +371,8 @@ static enum dpt_status check_status(const Dpt__RunStatus *status, struct dpt_err
     }
     return DPT_OK;
 }
+
+/* ---- replies to an operator ---- */
 
 static enum dpt_status check_run_info(const Dpt__RunInfo *run, struct dpt_err *err)
 {
@@ -416,7 +415,8 @@ enum dpt_status dpt_check_server_state(const Dpt__ServerState *message, struct d
     if (message->version != DPT_PROTO_VERSION)
         return check_field(&message->base, "text", err);
     DPT_TRY(check_form(&message->base, err));
-    DPT_TRY(check_range(err, "epoch", message->stamp->epoch != 0, 1, 1));
+    if (message->stamp->epoch == 0)
+        return check_range(err, "epoch", 0, 1, INT64_MAX);
     if (message->only_run[0] != '\0')
         DPT_TRY(check_name(err, "only_run", message->only_run));
     if (message->spec != NULL)

@@ -313,7 +313,7 @@ static void test_spoilt_stamp_is_refused(void **state)
     SPOIL_EACH(AGENT, "run", f.stamp.run, ".hidden", (char *)text_of(DPT_PROTO_NAME_BYTES));
     SPOIL_EACH(AGENT, "node", f.stamp.node, "a b", "a\nb");
     SPOIL(AGENT, "incarnation", f.stamp.incarnation = 0);
-    SPOIL(AGENT, "generation", f.stamp.generation = DPT_PROTO_TOLD_GENERATION + 1);
+    SPOIL(AGENT, "generation", f.stamp.generation = UINT64_MAX);
     SPOIL(SERVER, "generation", f.stamp.generation = DPT_PROTO_GENERATION_MAX + 1);
     SPOIL(SERVER, "epoch", f.stamp.epoch = 0);
 }
@@ -377,12 +377,11 @@ static void test_rank_fields(void **state)
     (void)state;
     static uint8_t large[DPT_PROTO_OUTCOME_BYTES_MAX + 1];
     const int64_t most_ms = DPT_PROTO_TOLD_MS, most_step = DPT_PROTO_TOLD_STEPS;
-    const uint64_t above = DPT_PROTO_TOLD_GENERATION + 1;
     SPOIL(AGENT, "phase", f.ranks[0].phase = (Dpt__RankPhase)99);
     SPOIL(AGENT, "local_rank", f.ranks[1].local_rank = DPT_PROTO_RANKS_MAX);
     SPOIL(AGENT, "spawn", f.ranks[0].spawn = 0);
-    SPOIL_EACH(AGENT, "generation", f.ranks[0].generation, above, UINT64_MAX);
-    SPOIL(AGENT, "failed_generation", f.ranks[0].failed_generation = above);
+    SPOIL(AGENT, "generation", f.ranks[0].generation = UINT64_MAX);
+    SPOIL(AGENT, "failed_generation", f.ranks[0].failed_generation = UINT64_MAX);
     SPOIL_EACH(AGENT, "step_applied", f.ranks[0].step_applied, -2, most_step + 1);
     SPOIL_EACH(AGENT, "outcome_step", f.ranks[0].outcome_step, -2, 12);
     SPOIL(AGENT, "outcome_step", f.ranks[0].outcome_step = 9);
@@ -390,7 +389,7 @@ static void test_rank_fields(void **state)
     SPOIL_EACH(AGENT, "checkpoint_step", f.ranks[0].checkpoint_step, -2, most_step + 1);
     SPOIL_EACH(AGENT, "rescued_step", f.ranks[0].rescued_step, -1, most_step + 1);
     SPOIL_EACH(AGENT, "unsaved_step", f.ranks[0].unsaved_step, -1, most_step + 1);
-    SPOIL(AGENT, "unsaved_generation", f.ranks[0].unsaved_generation = above);
+    SPOIL(AGENT, "unsaved_generation", f.ranks[0].unsaved_generation = UINT64_MAX);
     SPOIL(AGENT, "unsaved_why", f.ranks[0].unsaved_why = (char *)text_of(DPT_PROTO_TEXT_BYTES));
     SPOIL_EACH(AGENT, "grant_step", f.ranks[0].grant_step, -2, most_step + 1);
     SPOIL_EACH(AGENT, "step_high", f.agent.step_high, -1, most_step + 1);
@@ -398,8 +397,8 @@ static void test_rank_fields(void **state)
     SPOIL_EACH(AGENT, "of", f.shards[1].of, 0, DPT_PROTO_WORLD_MAX + 1);
     SPOIL(AGENT, "index", f.shards[1].index = 7);
     SPOIL(AGENT, "pending_generation", f.shards[1].pending = true);
-    SPOIL(AGENT, "pending_generation", f.ranks[0].pending_generation = above);
-    SPOIL(AGENT, "ran_generation", f.ranks[0].ran_generation = above);
+    SPOIL(AGENT, "pending_generation", f.ranks[0].pending_generation = UINT64_MAX);
+    SPOIL(AGENT, "ran_generation", f.ranks[0].ran_generation = UINT64_MAX);
     SPOIL_EACH(AGENT, "silent_ms", f.ranks[0].silent_ms, -1, most_ms + 1);
     SPOIL_EACH(AGENT, "step_ms_median", f.ranks[0].step_ms_median, -1, most_ms + 1);
     SPOIL(FROM_RANK, "step_ms_median", f.from_rank.step_ms_median = INT64_MAX);
