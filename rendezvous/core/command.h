@@ -9,6 +9,7 @@ struct command {
     struct dpt_rdzv *core;
     const Dpt__Control *control;
     Dpt__ControlReply *reply;
+    bool limited;                        /* its machine may see one run only */
     struct run *run;                     /* NULL: none */
     char run_name[DPT_PROTO_NAME_BYTES]; /* ALLOW: of a run that may be forgotten; else "" */
     char text[DPT_PROTO_TEXT_BYTES];

@@ -93,8 +93,11 @@ static bool find_run(struct command *command)
         dpt_rdzv_set_outcome(command, DONE, "run %s is stopped", control->run);
         return false;
     }
+    if (command->limited) /* the names of other runs are not for it */
+        dpt_rdzv_set_outcome(command, UNKNOWN, "no run '%s' is here", control->run);
+    else
+        dpt_rdzv_list_runs(core, control->run, command->text, sizeof command->text);
     command->reply->outcome = UNKNOWN;
-    dpt_rdzv_list_runs(core, control->run, command->text, sizeof command->text);
     return false;
 }
 
@@ -295,8 +298,8 @@ static void answer_ended(struct command *command)
     if (stopped && stops) /* repeated, it must not stop the next run of the name */
         command->reply->step = 0;
     if (stopped && stops && n > 0)
-        dpt_rdzv_set_outcome(command, GOES_ON, "%zu nodes of run %s have not ended yet", n,
-                             run->name);
+        dpt_rdzv_set_outcome(command, GOES_ON, "%zu node%s of run %s %s not ended yet", n,
+                             n == 1 ? "" : "s", run->name, n == 1 ? "has" : "have");
     else if (stopped && stops && unsaved > 0)
         dpt_rdzv_set_outcome(command, DONE, "run %s is stopped; step %lld is not saved", run->name,
                              (long long)unsaved);
@@ -435,7 +438,9 @@ void dpt_rdzv_take_control(const struct inquiry *from)
 {
     struct dpt_rdzv *core = from->core;
     const Dpt__Control control = with_only_run(from);
-    struct command command = {.core = core, .control = &control};
+    struct command command = {.core = core,
+                              .control = &control,
+                              .limited = from->only_run != NULL && from->only_run[0] != '\0'};
     Dpt__RunStatus *status = NULL;
     const Dpt__ControlVerb verb = command.control->verb;
     if (!dpt_rdzv_may_answer(core))

@@ -113,8 +113,6 @@ bool dpt_rdzv_may_command(const struct inquiry *from, const Dpt__Control *contro
     if (only[0] != '\0' && strcmp(control->run, only) != 0)
         (void)snprintf(ret_why, DPT_PROTO_TEXT_BYTES,
                        "this machine may take part in run '%s' only: name that run, or none", only);
-    else if (!lists && only[0] != '\0' && dpt_rdzv_find_run(from->core, only) == NULL)
-        (void)snprintf(ret_why, DPT_PROTO_TEXT_BYTES, "no run '%s' is here", only);
     else if (from->join_only && !reads)
         (void)snprintf(ret_why, DPT_PROTO_TEXT_BYTES,
                        "this machine may join runs but not steer them: run dpt-ctl on a machine "

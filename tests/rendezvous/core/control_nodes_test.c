@@ -241,7 +241,9 @@ static void machine_without_the_right_only_looks(void **state)
     refused(order_as(&one, VERB(PAUSE), "other"), "may take part in run 'demo' only: name that");
     goes_on(order_as(&one, VERB(PAUSE), "demo"));
     const struct operator_rights other = {.only_run = "other"};
-    refused(order_as(&other, VERB(SHOW), ""), "no run 'other' is here");
+    const Dpt__ControlOutcome outcome = order_as(&other, VERB(SHOW), "");
+    assert_int_equal(outcome, DPT__CONTROL_OUTCOME__CONTROL_UNKNOWN);
+    refused(outcome, "no run 'other' is here");
     assert_int_equal(reply.n_runs, 0);
 }
 
