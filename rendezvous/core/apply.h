@@ -26,6 +26,8 @@ struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *me
 /* True: every node of the run was released or lost with what it had, and the last one released, so
  * none comes back. */
 bool dpt_rdzv_was_left(const struct run *run);
+/* The highest generation that the run has used, or that one of its nodes has told. */
+uint64_t dpt_rdzv_highest_number(const struct run *run);
 /* Remembers the end and the generations of the run for later processes and runs of its name, and
  * destroys it. */
 void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i);

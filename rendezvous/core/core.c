@@ -12,6 +12,7 @@
 #include "rendezvous/core/run_state.h"
 #include "rendezvous/core/tally.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +82,7 @@ static void shift_run_deadlines(struct run *run, int64_t gap_ms)
         shift_time(&node->link.heard_ms, gap_ms);
         shift_time(&node->link.broken_ms, gap_ms);
         shift_time(&node->ready_since_ms, gap_ms);
-        shift_time(&node->excluded_until_ms, gap_ms);
+        shift_time(&node->exclusion.until_ms, gap_ms);
     }
     dpt_rdzv_forget_late_nodes(run);
 }
@@ -174,6 +175,23 @@ static void take_node_message(struct run *run, struct node *node, const struct i
         dpt_rdzv_node_returned(run, node);
 }
 
+/* Answers a node that tells a generation so high that later ones would not fit into a message. The
+ * limit leaves a run that has come near it by the word of a node room to go on. */
+static bool answer_false_generation(const struct inquiry *from, const struct run *run)
+{
+    const uint64_t told = from->message->stamp->generation;
+    char text[DPT_PROTO_TEXT_BYTES];
+    if (told <= DPT_PROTO_TOLD_GENERATION || (run != NULL && told <= dpt_rdzv_highest_number(run)))
+        return false;
+    (void)snprintf(text, sizeof text,
+                   "this node says that generation %" PRIu64 " has been formed, but no run has "
+                   "formed so many: start dpt-worker again",
+                   told);
+    const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_REFUSED, .text = text};
+    dpt_rdzv_answer_outsider(from, &answer);
+    return true;
+}
+
 static void handle_message(const struct inquiry *from)
 {
     struct dpt_rdzv *core = from->core;
@@ -197,6 +215,8 @@ static void handle_message(const struct inquiry *from)
     struct run *run = dpt_rdzv_find_run(core, stamp->run);
     struct node *node = run == NULL ? NULL : dpt_rdzv_find_node(run, stamp->node);
     if (run != NULL && dpt_rdzv_answer_other_key(from, run, node))
+        return;
+    if (answer_false_generation(from, run))
         return;
     const bool own = node != NULL && dpt_rdzv_is_own(node, from->message);
     if (own && stamp->incarnation < node->incarnation) {

@@ -37,7 +37,7 @@ struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *me
 
 /* A run that was stopped uses the number by which STOP named it, though it may have formed no
  * generation. */
-static uint64_t highest_number(const struct run *run)
+uint64_t dpt_rdzv_highest_number(const struct run *run)
 {
     const struct formation *formation = &run->formation;
     const uint64_t own = formation->generation_floor + run->kept.stopped;
@@ -59,7 +59,7 @@ void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i)
                     (struct dpt_rdzv_record){
                         .kind = DPT_RDZV_RECORD_FORGET,
                         .step = run->progress.saved_step,
-                        .generation = highest_number(run),
+                        .generation = dpt_rdzv_highest_number(run),
                         .number = dpt_rdzv_newer(run->kept.ran, run->formation.ran_before),
                         .flags = (ended ? DPT_RDZV_FLAG_ENDED : 0u) |
                                  (failed ? DPT_RDZV_FLAG_FAILED : 0u) |

@@ -55,11 +55,12 @@ enum {
 #define DPT_PROTO_STEP_MAX       INT64_C(1000000000000000)
 #define DPT_PROTO_MS_MAX         INT64_C(1000000000000000)
 #define DPT_PROTO_GENERATION_MAX INT64_C(1000000000000000)
-/* Of what a rank or an agent tells: later steps and generations, and the server's sums and
- * multiples of times, stay below the limits above. */
+/* Of steps and times that a rank or an agent tells: later steps, and the server's sums and
+ * multiples of times, stay below the limits above. The server refuses an agent that tells a higher
+ * generation than this, unless it has counted so far itself. */
 #define DPT_PROTO_TOLD_STEPS      INT64_C(1000000000000)
 #define DPT_PROTO_TOLD_MS         INT64_C(1000000000000)
-#define DPT_PROTO_TOLD_GENERATION INT64_C(1000000000000)
+#define DPT_PROTO_TOLD_GENERATION UINT64_C(1000000000000)
 
 /* Decode `bytes` bytes into a new message, which the caller owns and frees (dpt_message_free_…).
  * DPT_EPROTO names the wrong field. DPT_EOVERFLOW: the bytes are too long, or the message would

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+static struct fake *const three[] = {&a, &b, &c};
+
 /* More names than the server remembers one by one. */
 enum { NAMES = 100 };
 
@@ -238,6 +240,29 @@ static void test_a_used_number_is_not_adopted(void **state)
     assert_int_equal(a.plan->resume_step, 7);
 }
 
+/* A node tells the highest generation that the server believes, and the run goes on after it. */
+static void test_told_generation_leaves_room(void **state)
+{
+    (void)state;
+    trio_start();
+    c.epoch = a.epoch + 1; /* as if from another server */
+    c.generation = DPT_PROTO_TOLD_GENERATION + 1;
+    fake_refused(&c, &stage, "this node says that generation 1000000000001 has been formed");
+    start_again(&c);
+    c.epoch = a.epoch + 1;
+    c.generation = DPT_PROTO_TOLD_GENERATION;
+    fake_say(&c, &stage);
+    for (uint64_t i = 0; i < 3; i++) {
+        fakes_settle(&stage, three, 3);
+        stage_pass_speaking(&stage, three, 3, 2000);
+        fakes_settle(&stage, three, 3);
+        assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+        assert_int_equal(stage.view.nodes, 3);
+        assert_int_equal(a.generation, DPT_PROTO_TOLD_GENERATION + 1 + i);
+        fake_breaks_off(&a, &stage);
+    }
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, trio_setup, trio_teardown)
@@ -245,7 +270,7 @@ int main(void)
         T(test_generations_grow_over_runs),      T(test_a_run_that_was_left),
         T(test_a_run_that_was_stopped),          T(test_a_run_that_was_lost),
         T(test_a_node_that_left_the_run_before), T(test_many_names),
-        T(test_a_used_number_is_not_adopted),
+        T(test_a_used_number_is_not_adopted),    T(test_told_generation_leaves_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
