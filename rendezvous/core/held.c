@@ -10,10 +10,10 @@ enum { STEPS_TRIED_MAX = 64 }; /* number of steps that are tested for a whole st
 
 enum group dpt_rdzv_group_of(const struct node *node)
 {
-    return node->set_aside                                     ? GROUP_EXCLUDED
-           : node->leaving                                     ? GROUP_LEAVING
-           : node->excluded_until_ms > node->run->core->now_ms ? GROUP_EXCLUDED
-                                                               : GROUP_STAYING;
+    return node->exclusion.assumed                              ? GROUP_EXCLUDED
+           : node->leaving                                      ? GROUP_LEAVING
+           : node->exclusion.until_ms > node->run->core->now_ms ? GROUP_EXCLUDED
+                                                                : GROUP_STAYING;
 }
 
 struct rank *dpt_rdzv_next_reported(const struct run *run, unsigned groups, struct rank_cursor *at)

@@ -327,9 +327,9 @@ static bool does_accuse(const struct node *node, const struct node *other)
 /* True: the other nodes are enough, and hold the newest state. */
 static bool is_dispensable(const struct run *run, struct node *node)
 {
-    node->set_aside = true;
+    node->exclusion.assumed = true;
     const unsigned groups = dpt_rdzv_admitted_groups(run);
-    node->set_aside = false;
+    node->exclusion.assumed = false;
     return groups != 0 && (groups & GROUP_EXCLUDED) == 0;
 }
 
@@ -359,7 +359,7 @@ void dpt_rdzv_exclude_accused(struct run *run)
     struct node *node = node_to_exclude(run);
     if (node == NULL)
         return;
-    node->excluded_until_ms = run->core->now_ms + run->timing.exclude_ms;
+    node->exclusion.until_ms = run->core->now_ms + run->timing.exclude_ms;
     dpt_rdzv_log(run, DPT_LOG_WARN,
                  "node %s: two formations in a row failed, as peers could not reach it; the server "
                  "%s: excluded for %lld s",

@@ -126,6 +126,12 @@ struct location {
     char host[DPT_PROTO_DIGEST_BYTES];
 };
 
+/* Whether a node belongs to GROUP_EXCLUDED. */
+struct exclusion {
+    int64_t until_ms; /* peers could not reach it */
+    bool assumed;     /* while a question about the others is answered */
+};
+
 struct node {
     struct run *run;
     struct node_hook hooks[LIST_COUNT];
@@ -142,8 +148,7 @@ struct node {
     bool returned; /* it came back after its removal for silence; no generation has run since */
     bool expected; /* the journal names it: it was a member when an earlier server ended */
     int64_t ready_since_ms; /* since then some ranks can join and others still start; < 0: not so */
-    int64_t excluded_until_ms;
-    bool set_aside; /* belongs to GROUP_EXCLUDED while a question about the others is answered */
+    struct exclusion exclusion;
     enum node_order order;
     bool leaving;
     int64_t leaving_ms;         /* when it began to leave */

@@ -153,7 +153,7 @@ static int64_t weighed_at_ms(const struct node *node)
     return again_ms > suspect_ms + grace_ms ? again_ms : suspect_ms + grace_ms;
 }
 
-/* True: the nodes that are not set aside are enough, and hold the newest state. */
+/* True: the nodes that are not assumed to be away are enough, and hold the newest state. */
 static bool do_others_suffice(const struct run *run)
 {
     const unsigned groups = dpt_rdzv_admitted_groups(run);
@@ -168,14 +168,14 @@ bool dpt_rdzv_does_without_suspects(struct run *run)
         return false;
     struct node *const first = run->membership.lists[LIST_BROKEN].first;
     for (struct node *node = first; node != NULL; node = node->hooks[LIST_BROKEN].after) {
-        node->set_aside = run->core->now_ms >= weighed_at_ms(node);
-        n -= node->set_aside ? node->n_unreported : 0;
+        node->exclusion.assumed = run->core->now_ms >= weighed_at_ms(node);
+        n -= node->exclusion.assumed ? node->n_unreported : 0;
     }
     if (n == 0)
         run->formation.weighed_ms = run->core->now_ms;
     const bool without = n == 0 && do_others_suffice(run);
     for (struct node *node = first; node != NULL; node = node->hooks[LIST_BROKEN].after)
-        node->set_aside = false;
+        node->exclusion.assumed = false;
     return without;
 }
 
