@@ -49,7 +49,8 @@ void dpt_announce_look(struct dpt_announce *announce)
 /* ---- the text ---- */
 
 /* Prints the commands for two machines. If the server is bound to every address, its first address
- * is named. */
+ * is named. The second worker takes --nnodes from the run: the first may have been started with
+ * another. */
 static void print_commands(FILE *out, const struct dpt_announce *announce)
 {
     char first[DPT_ANNOUNCE_ADDRESS_BYTES + 16];
@@ -62,8 +63,8 @@ static void print_commands(FILE *out, const struct dpt_announce *announce)
         out,
         "  For a run of two machines:\n"
         "    dpt-worker --nnodes 2 --rdzv-endpoint %s --rdzv-token %s --config FILE    # on one\n"
-        "    dpt-worker --nnodes 2 --rdzv-endpoint %s --rdzv-token %s --rdzv-id RUN    # on the "
-        "other; RUN: run of FILE\n",
+        "    dpt-worker --rdzv-endpoint %s --rdzv-token %s --rdzv-id RUN    # on the other; RUN: "
+        "run of FILE\n",
         endpoint, token, endpoint, token);
 }
 

@@ -162,7 +162,9 @@ def test_server_prints_its_token(make_cluster):
     cluster.start_server(args=["--bind", "*"])
     screen = cluster.server.log()
     assert f"listening on *:{cluster.port} with keys" in screen
-    assert len(re.findall(r"dpt-worker --nnodes 2 --rdzv-endpoint \S+ --rdzv-token dpt1-\S{68} ", screen)) == 2
+    lines = (r"--nnodes 2 --rdzv-endpoint \S+ --rdzv-token dpt1-\S{68} --config FILE ",
+             r"--rdzv-endpoint \S+ --rdzv-token dpt1-\S{68} --rdzv-id RUN ")  # which takes --nnodes from the run
+    assert [len(re.findall("dpt-worker " + line, screen)) for line in lines] == [1, 1], screen
     lines = screen.splitlines()
     assert len(lines) <= 20, screen
     assert all(len(line) <= 120 for line in lines if "dpt-worker" not in line and "journal is in" not in line), screen

@@ -48,7 +48,7 @@ static void commands_have_address_and_token(void **state)
         "  For a run of two machines:\n"
         "    dpt-worker --nnodes 2 --rdzv-endpoint 10.0.0.7:29500 --rdzv-token " TOKEN
         " --config FILE    # on one\n"
-        "    dpt-worker --nnodes 2 --rdzv-endpoint 10.0.0.7:29500 --rdzv-token " TOKEN
+        "    dpt-worker --rdzv-endpoint 10.0.0.7:29500 --rdzv-token " TOKEN
         " --rdzv-id RUN    # on the other; RUN: run of FILE\n"
         "  The token admits 64 more machines until 2026-11-27 00:00 UTC, each once and for all. "
         "Another: dpt-rdzv --new-token\n"
