@@ -36,6 +36,7 @@ static const char tables[] =
     "CREATE VIEW timed AS SELECT *,"
     " strftime('%Y-%m-%dT%H:%M:%fZ', at_ms / 1000.0, 'unixepoch') AS at FROM record;";
 
+/* failures: a node that is removed after the end of its run is no loss. */
 static const char views_of_runs[] =
     "CREATE VIEW runs AS SELECT run.id AS run_id, run.name AS run, run.user AS user,"
     " lower(hex(b.key)) AS definer, b.at AS began,"
@@ -55,7 +56,9 @@ static const char views_of_runs[] =
     "  ELSE 'run failed' END AS what,"
     " f.node AS node, f.host AS host, f.step AS step, f.text AS text"
     " FROM timed f JOIN run ON run.id = f.run"
-    " WHERE (f.kind = 'removed' AND (f.flags & 4) = 0) OR f.kind = 'crash'"
+    " WHERE (f.kind = 'removed' AND (f.flags & 4) = 0 AND NOT EXISTS (SELECT 1 FROM record e"
+    "   WHERE e.run = f.run AND e.kind = 'end' AND e.seq < f.seq))"
+    "  OR f.kind = 'crash'"
     "  OR (f.kind = 'end' AND f.text != '');"
     "CREATE VIEW checkpoints AS SELECT s.run AS run_id, run.name AS run, s.step AS step,"
     " s.at AS reported, s.generation AS generation,"
@@ -75,7 +78,8 @@ static const char views_of_runs[] =
     " lower(hex(key)) AS key, text AS fault FROM timed WHERE kind = 'unhealthy';";
 
 /* g: PREPARE of a generation, or its adoption by a later server. p: its plan. r: all ranks are
- * READY. n: the next of the run, with the newest step of this one. */
+ * READY. n: the next of the run, with the newest step of this one, and the time of a step; those of
+ * an earlier one if this one never ran. */
 static const char views_of_generations[] =
     "CREATE VIEW generations AS SELECT g.run AS run_id, run.name AS run,"
     " g.generation AS generation, coalesce(p.seq, g.seq) AS record, g.at AS began,"
@@ -91,8 +95,10 @@ static const char views_of_generations[] =
     " r.seq IS NOT NULL OR g.kind = 'adopted' AS ran,"
     " CASE WHEN (r.seq IS NOT NULL OR g.kind = 'adopted') AND n.step >= 0 THEN n.step END"
     "  AS last_step,"
-    " CASE WHEN n.step_ms > 0 THEN n.step_ms END AS step_ms,"
-    " CASE WHEN n.step_ms > 0 THEN round(1000.0 / n.step_ms, 2) END AS steps_per_s"
+    " CASE WHEN (r.seq IS NOT NULL OR g.kind = 'adopted') AND n.step_ms > 0 THEN n.step_ms END"
+    "  AS step_ms,"
+    " CASE WHEN (r.seq IS NOT NULL OR g.kind = 'adopted') AND n.step_ms > 0"
+    "  THEN round(1000.0 / n.step_ms, 2) END AS steps_per_s"
     " FROM timed g JOIN run ON run.id = g.run"
     " LEFT JOIN record p ON g.kind = 'generation' AND p.run = g.run AND p.kind = 'plan'"
     "  AND p.generation = g.generation"

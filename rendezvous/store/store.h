@@ -17,7 +17,7 @@
 #include <limits.h>
 
 enum {
-    DPT_STORE_VERSION = 5,         /* of the tables; PRAGMA user_version */
+    DPT_STORE_VERSION = 6,         /* of the tables; PRAGMA user_version */
     DPT_STORE_PENDING_MAX = 65536, /* records that wait for a disk with room */
 };
 

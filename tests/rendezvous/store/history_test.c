@@ -106,6 +106,102 @@ static void text_names_losses_and_checkpoints(void **state)
     free(text);
 }
 
+/* The list of the only run; `ret_root` owns it. */
+static const json_t *read_list(const char *name, json_t **ret_root)
+{
+    json_error_t error;
+    char *text = print_history("demo", true);
+    *ret_root = json_loads(text, 0, &error);
+    free(text);
+    assert_non_null(*ret_root);
+    const json_t *run = json_array_get(json_object_get(*ret_root, "runs"), 0);
+    const json_t *list = json_object_get(run, name);
+    assert_true(json_is_array(list));
+    return list;
+}
+
+/* The run is done, its workers end, and it is forgotten. */
+static void end(void)
+{
+    for (size_t i = 0; i < 2; i++) {
+        fake_phase(two[i], DPT__RANK_PHASE__RANK_FINISHED, two[i]->generation);
+        fake_say(two[i], &stage);
+    }
+    assert_int_equal(stage.view.phase, DPT_RDZV_DONE);
+    for (size_t i = 0; i < 2; i++)
+        stage_step(&stage,
+                   (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = two[i]->conn});
+    stage_pass(&stage, 11000);
+    assert_int_equal(dpt_rdzv_runs(stage.core), 0);
+}
+
+static void nodes_of_an_ended_run_are_not_lost(void **state)
+{
+    (void)state;
+    json_t *root;
+    trio_start();
+    end();
+    write_journal();
+    assert_int_equal(json_array_size(read_list("failures", &root)), 0);
+    json_decref(root);
+    const json_t *nodes = read_list("nodes", &root); /* but they are removed */
+    assert_int_equal(json_array_size(nodes), 2);
+    for (size_t i = 0; i < 2; i++)
+        assert_true(json_is_string(json_object_get(json_array_get(nodes, i), "removed")));
+    json_decref(root);
+}
+
+static void losses_before_the_end_stay(void **state)
+{
+    (void)state;
+    json_t *root;
+    size_t lost = 0;
+    live();
+    fake_phase(&a, DPT__RANK_PHASE__RANK_FINISHED, a.generation);
+    fake_say(&a, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_DONE);
+    stage_pass(&stage, 11000);
+    write_journal();
+    const json_t *failures = read_list("failures", &root);
+    for (size_t i = 0; i < json_array_size(failures); i++) {
+        const json_t *failure = json_array_get(failures, i);
+        if (strcmp(json_string_value(json_object_get(failure, "what")), "node lost") != 0)
+            continue;
+        assert_string_equal(json_string_value(json_object_get(failure, "node")), "b");
+        lost++;
+    }
+    assert_int_equal(lost, 1);
+    json_decref(root);
+}
+
+/* The connection breaks again while generation 2 forms. */
+static void generation_that_never_ran_has_no_speed(void **state)
+{
+    (void)state;
+    json_t *root;
+    trio_start();
+    a.ranks[0].step_ms_median = b.ranks[0].step_ms_median = 40;
+    trio_step_to(3);
+    fake_breaks_off(&a, &stage);
+    fake_say(&b, &stage);
+    fakes_report(&stage, two, 2);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PLAN);
+    fake_breaks_off(&a, &stage);
+    stage_pass_speaking(&stage, two, 2, 1100);
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    write_journal();
+    const json_t *generations = read_list("generations", &root);
+    assert_int_equal(json_array_size(generations), 3);
+    const json_t *first = json_array_get(generations, 0), *second = json_array_get(generations, 1);
+    assert_int_equal(json_integer_value(json_object_get(first, "step_ms")), 40);
+    assert_true(json_number_value(json_object_get(first, "steps_per_s")) == 25.0);
+    assert_int_equal(json_integer_value(json_object_get(second, "ran")), 0);
+    assert_true(json_is_null(json_object_get(second, "step_ms")));
+    assert_true(json_is_null(json_object_get(second, "steps_per_s")));
+    json_decref(root);
+}
+
 static void text_without_racks_has_no_table_of_them(void **state)
 {
     (void)state;
@@ -253,6 +349,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(text_names_losses_and_checkpoints, setup, teardown),
+        cmocka_unit_test_setup_teardown(nodes_of_an_ended_run_are_not_lost, setup, teardown),
+        cmocka_unit_test_setup_teardown(losses_before_the_end_stay, setup, teardown),
+        cmocka_unit_test_setup_teardown(generation_that_never_ran_has_no_speed, setup, teardown),
         cmocka_unit_test_setup_teardown(text_without_racks_has_no_table_of_them, setup, teardown),
         cmocka_unit_test_setup_teardown(text_lists_the_nodes_of_each_rack, setup, teardown),
         cmocka_unit_test_setup_teardown(json_has_generations_with_members, setup, teardown),

@@ -146,7 +146,7 @@ static void other_version_is_refused(void **state)
     disk_live();
     disk_write(stage.journal);
     disk_run_sql("PRAGMA user_version=7");
-    refuse_unchanged(DPT_EVERSION, (const char *const[]){disk_path, "version 7", "version 5",
+    refuse_unchanged(DPT_EVERSION, (const char *const[]){disk_path, "version 7", "version 6",
                                                          "--state-dir", NULL});
 }
 
