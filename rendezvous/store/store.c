@@ -59,6 +59,26 @@ static enum dpt_status lock_folder(struct dpt_store *store, const char *dir, str
     return DPT_OK;
 }
 
+/* The files may come from elsewhere: a back-up that SQLite has written, a copy. They have the
+ * secrets of nodes, and SQLite gives new files beside the database the mode of the database. */
+static enum dpt_status make_private(const char *path, struct dpt_err *err)
+{
+    static const char *const ends[] = {"", "-wal", "-shm", "-newest"};
+    char name[PATH_MAX];
+    struct stat info;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        if (snprintf(name, sizeof name, "%s%s", path, ends[i]) >= (int)sizeof name)
+            return dpt_fail(err, DPT_ECONFIG, "the path of the journal '%s' is too long", path);
+        if (stat(name, &info) != 0) {
+            if (errno != ENOENT)
+                return dpt_fail_errno(err, errno, "look at '%s'", name);
+        } else if ((info.st_mode & 0077) != 0 && chmod(name, 0600) != 0) {
+            return dpt_fail_errno(err, errno, "make '%s' readable by its owner only", name);
+        }
+    }
+    return DPT_OK;
+}
+
 static enum dpt_status open_in(struct dpt_store *store, const char *dir, struct dpt_err *err)
 {
     const bool is_new = !dpt_fs_exists(dir);
@@ -74,6 +94,7 @@ static enum dpt_status open_in(struct dpt_store *store, const char *dir, struct 
         .path = store->path, .how = OPEN_TO_WRITE, .newest = &newest, .chains = &store->chains};
     DPT_TRY(store_open_database(&opening, &store->database, err));
     store_keep(store->database, false);
+    DPT_TRY(make_private(store->path, err)); /* not sooner: what is refused is left as it is */
     return rows_prepare(&store->rows, store->database, store->path, err);
 }
 

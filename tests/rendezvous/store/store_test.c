@@ -11,6 +11,7 @@
 #include "rendezvous/store/store.h"
 #include "tests/rendezvous/store/disk.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -167,6 +168,75 @@ static void empty_file_is_a_new_journal(void **state)
     assert_int_equal(info.st_mode & 0777, 0600); /* it has the secrets of nodes */
 }
 
+static void change_modes(mode_t folder, mode_t files)
+{
+    static const char *const ends[] = {"", "-wal", "-shm", "-newest"};
+    char path[PATH_MAX + 8];
+    assert_int_equal(chmod(disk_dir, folder), 0);
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        (void)snprintf(path, sizeof path, "%s%s", disk_path, ends[i]);
+        assert_true(chmod(path, files) == 0 || errno == ENOENT);
+    }
+}
+
+/* All files of the journal, the server's lock among them. */
+static void expect_private_files(int count)
+{
+    struct stat info;
+    DIR *folder = opendir(disk_dir);
+    assert_non_null(folder);
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        if (entry->d_name[0] == '.')
+            continue;
+        assert_int_equal(fstatat(dirfd(folder), entry->d_name, &info, 0), 0);
+        if ((info.st_mode & 0777) != 0600)
+            fail_msg("%s has mode %o", entry->d_name, info.st_mode & 0777);
+        count--;
+    }
+    assert_int_equal(closedir(folder), 0);
+    assert_int_equal(count, 0);
+}
+
+static void commit_a_start(struct dpt_store *store)
+{
+    struct dpt_err err;
+    const struct dpt_journal journal = dpt_store_journal(store);
+    const struct dpt_rdzv_record record = {.kind = DPT_RDZV_RECORD_START, .step = -1, .number = 9};
+    assert_int_equal(journal.add(journal.ctx, &record, &err), DPT_OK);
+    assert_int_equal(journal.commit(journal.ctx, &err), DPT_OK);
+}
+
+/* In a folder that others may read: a new journal, and one whose files they could read, as those of
+ * a back-up that was put there. */
+static void files_are_for_their_owner(void **state)
+{
+    (void)state;
+    const mode_t mask = umask(022);
+    change_modes(0755, 0600);
+    struct dpt_store *store = disk_open();
+    commit_a_start(store);
+    expect_private_files(5);
+    dpt_store_close(&store);
+    change_modes(0755, 0644);
+    store = disk_open();
+    commit_a_start(store);
+    expect_private_files(5);
+    dpt_store_close(&store);
+    expect_private_files(3);
+    (void)umask(mask);
+}
+
+static void refused_file_keeps_its_mode(void **state)
+{
+    (void)state;
+    struct stat info;
+    disk_run_sql("CREATE TABLE prices(a); INSERT INTO prices VALUES(3)");
+    change_modes(0755, 0644);
+    refuse_unchanged(DPT_ECORRUPT, (const char *const[]){disk_path, "another program", NULL});
+    assert_int_equal(stat(disk_path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0644);
+}
+
 static void full_disk_is_waited_for(void **state)
 {
     (void)state;
@@ -256,6 +326,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(full_disk_is_waited_for, disk_setup, disk_teardown),
         cmocka_unit_test_setup_teardown(too_many_pending_records_are_refused, disk_setup,
                                         disk_teardown),
+        cmocka_unit_test_setup_teardown(files_are_for_their_owner, disk_setup, disk_teardown),
+        cmocka_unit_test_setup_teardown(refused_file_keeps_its_mode, disk_setup, disk_teardown),
         cmocka_unit_test_setup_teardown(default_folders, disk_setup, disk_teardown),
         cmocka_unit_test_setup_teardown(unusable_folder_is_refused, disk_setup, disk_teardown),
     };
