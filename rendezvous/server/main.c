@@ -10,6 +10,7 @@
 #include "rendezvous/server/announce.h"
 #include "rendezvous/server/bind.h"
 #include "rendezvous/server/descriptors.h"
+#include "rendezvous/server/gate.h"
 #include "rendezvous/server/history_main.h"
 #include "rendezvous/server/server.h"
 #include "rendezvous/server/tokens.h"
@@ -32,7 +33,8 @@ struct arguments {
     struct dpt_server_options server;
     int64_t port, nodes_max, ranks_max;
     const char *port_file, *state_dir;
-    struct dpt_token_order order; /* of tokens that are made */
+    struct dpt_token_order order; /* of tokens that are made; its numbers are 0 while they are read,
+                                     if they are not given */
     const char *deny;             /* --deny; NULL: not given */
     bool new_token, join_only, new_key;
     int64_t after_s; /* of --new-key; -1: not given */
@@ -67,7 +69,7 @@ static const char help_text[] =
     "  --run R           machines of the token may take part in run R only\n"
     "  --new-key         draw a new key for the server: a running server tells its machines, and "
     "changes to it later\n"
-    "  --after-s N       seconds until then (default 30)\n"
+    "  --after-s N       seconds until then (default 30; a running server takes 5 at least)\n"
     "  --deny MACHINE    cut a machine off: its name, or 8 digits of its key, as in the file "
     "'machines' of the key folder\n"
     "  --fresh           no earlier server had the runs that come here: a run with its minimum of "
@@ -133,6 +135,11 @@ static enum dpt_status check_combination(const struct arguments *arguments, stru
         return dpt_fail(err, DPT_ECONFIG,
                         "--after-s is the time until a new key is in force: give --new-key, too, "
                         "or leave it out");
+    if ((order->hours > 0 || order->uses > 0) && !arguments->new_token)
+        return dpt_fail(
+            err, DPT_ECONFIG,
+            "--token-hours and --token-uses are of a token that --new-token makes: give "
+            "--new-token, too, or leave them out");
     return DPT_OK;
 }
 
@@ -174,7 +181,12 @@ static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *
     ret->server.nodes_max = (uint32_t)ret->nodes_max;
     ret->server.ranks_max = (uint32_t)ret->ranks_max;
     ret->order.right = ret->join_only ? DPT_RIGHT_JOIN : DPT_RIGHT_DEFINE;
-    return check_combination(ret, err);
+    DPT_TRY(check_combination(ret, err));
+    if (ret->order.hours == 0)
+        ret->order.hours = DPT_TOKEN_HOURS_DEFAULT;
+    if (ret->order.uses == 0)
+        ret->order.uses = DPT_TOKEN_USES_DEFAULT;
+    return DPT_OK;
 }
 
 /* ---- commands that start no server ---- */
@@ -217,7 +229,7 @@ static enum dpt_status announce_new_key(const struct arguments *arguments, struc
     DPT_TRY(dpt_token_new_server_key(&folder, (int64_t)time(NULL) + after_s, err));
     (void)printf("a running server tells its machines the new key and has it in %lld s; tokens of "
                  "the earlier key then admit no new machine\n",
-                 (long long)after_s);
+                 (long long)(after_s > DPT_GATE_NOTICE_S ? after_s : DPT_GATE_NOTICE_S));
     return DPT_OK;
 }
 
@@ -358,12 +370,10 @@ static void keep_memory(void)
 
 static enum dpt_status run_server(int argc, char **argv, struct dpt_err *err)
 {
-    struct arguments arguments = {
-        .port = DPT_SERVER_PORT,
-        .nodes_max = DPT_SERVER_NODES_MAX,
-        .ranks_max = DPT_SERVER_RANKS_MAX,
-        .after_s = -1,
-        .order = {.hours = DPT_TOKEN_HOURS_DEFAULT, .uses = DPT_TOKEN_USES_DEFAULT}};
+    struct arguments arguments = {.port = DPT_SERVER_PORT,
+                                  .nodes_max = DPT_SERVER_NODES_MAX,
+                                  .ranks_max = DPT_SERVER_RANKS_MAX,
+                                  .after_s = -1};
     DPT_TRY(parse_arguments(argc, argv, &arguments, err));
     if (arguments.help || arguments.version) {
         (void)fputs(arguments.help ? help_text : "dpt-rdzv " DPT_VERSION "\n", stdout);

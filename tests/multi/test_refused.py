@@ -41,6 +41,9 @@ def one_line(text):
     (["--new-token", "--token-hours", "0"], "--token-hours: expected an integer from 1 to 8784, got '0'"),
     (["--new-token", "--token-uses", "x"], "--token-uses: expected an integer from 1 to 65536, got 'x'"),
     (["--after-s", "5"], "--after-s is the time until a new key is in force: give --new-key, too"),
+    (["--token-uses", "2"], "--token-hours and --token-uses are of a token that --new-token makes: give --new-token"),
+    (["--port", "0", "--token-hours", "24"], "are of a token that --new-token makes"),
+    (["--new-key", "--token-uses", "64"], "are of a token that --new-token makes"),
     (["--deny", "x", "--run", "r"], "--deny takes no --run, because it cuts the machine off from every run"),
     (["--key-dir", "/proc/keys"], "key folder"),
 ])
@@ -61,6 +64,10 @@ def test_commands_in_a_key_folder_of_no_server(tmp_path):
         code, out, err = run_program("dpt-rdzv", "--new-token", "--key-dir", folder)
         assert code == 0 and out.startswith("dpt1-"), err
         assert (f"no server has used the key folder '{folder}' yet: the token is for" in err) == warned, err
+    for after_s, said in ((0, 5), (4, 5), (6, 6)):  # a running server needs the first 5 s
+        code, out, err = run_program("dpt-rdzv", "--new-key", "--after-s", after_s, "--key-dir", folder)
+        assert code == 0 and f"has it in {said} s;" in out, err
+        (folder / "server.key.next").unlink()
     key = "ab" * 32
     (folder / "machines").write_text(f"define {key} b\njoin {'cd' * 32} b\ndeny {'ef' * 32} c\n")
     (folder / "machines").chmod(0o600)
