@@ -111,10 +111,15 @@ static enum dpt_status path_of(const struct dpt_key_folder *folder, const char *
     return dpt_fs_join(folder->path, name, ret, PATH_MAX, err) == DPT_OK ? DPT_OK : DPT_ECONFIG;
 }
 
+static int64_t ns_of(const struct timespec *time)
+{
+    return (int64_t)time->tv_sec * 1000000000 + time->tv_nsec;
+}
+
 static struct dpt_key_file_state state_of(const struct stat *st)
 {
-    return (struct dpt_key_file_state){.modified_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 +
-                                                      st->st_mtim.tv_nsec,
+    return (struct dpt_key_file_state){.modified_ns = ns_of(&st->st_mtim),
+                                       .changed_ns = ns_of(&st->st_ctim),
                                        .bytes = (int64_t)st->st_size,
                                        .inode = (uint64_t)st->st_ino};
 }
@@ -184,8 +189,7 @@ static enum dpt_status write_temporary(const struct dpt_key_folder *folder, cons
                         "create a file in the key folder '%s': %s; let this user (%ld) write "
                         "there, or name another folder with --key-dir or $DPT_KEY_DIR",
                         folder->path, strerror(errno), (long)geteuid());
-    const enum dpt_status status =
-        dpt_fs_write_and_close(fd, text, strlen(text), ret_temporary, err);
+    const enum dpt_status status = dpt_fs_write_and_close(fd, text, strlen(text), path, err);
     if (status != DPT_OK)
         (void)unlink(ret_temporary); /* the first error is reported */
     return status;

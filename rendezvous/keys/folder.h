@@ -31,7 +31,9 @@ struct dpt_key_folder {
 
 /* State of a file, to notice that it has changed; all zero: there is no file. */
 struct dpt_key_file_state {
-    int64_t modified_ns, bytes;
+    int64_t modified_ns;
+    int64_t changed_ns; /* time of a change of the text, the mode or the owner */
+    int64_t bytes;
     uint64_t inode;
 };
 

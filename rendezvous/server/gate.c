@@ -44,6 +44,7 @@ struct dpt_gate {
     int64_t noticed_s;  /* when the next key was noticed, in seconds since 1970; < 0: not yet */
     struct dpt_admission admission;
     struct dpt_key_file_state states[WATCHED_COUNT];
+    char failed[WATCHED_COUNT][DPT_ERR_TEXT_BYTES]; /* why the last read failed; "": it did not */
     int64_t looked_ms;                          /* when the files were last looked at; 0: never */
     struct dpt_log_bound refused, not_admitted; /* handshakes; requests */
 };
@@ -63,17 +64,22 @@ static enum dpt_right right_now(const struct dpt_gate *gate, const struct dpt_ke
 static enum dpt_status read_list(struct dpt_gate *gate, enum watched file, struct dpt_err *err)
 {
     const char *name = watched_names[file];
+    struct dpt_key_file_state state;
     char *text = NULL;
-    DPT_TRY(dpt_key_folder_read(&gate->keys.folder, name, &text, &gate->states[file], err));
+    DPT_TRY(dpt_key_folder_read(&gate->keys.folder, name, &text, &state, err));
     enum dpt_status status = file == WATCHED_MACHINES
                                  ? dpt_admission_read_machines(&gate->admission, text, err)
                                  : dpt_admission_read_tokens(&gate->admission, text, err);
     free(text);
-    return dpt_wrap(err, status, "'%s/%s'", gate->keys.folder.path, name);
+    DPT_TRY(dpt_wrap(err, status, "'%s/%s'", gate->keys.folder.path, name));
+    gate->states[file] = state;
+    gate->failed[file][0] = '\0';
+    return DPT_OK;
 }
 
 /* Reads the key of the workers that share this folder, and lists it if no line has it. So an
- * earlier key of this machine stays admitted until it is denied. */
+ * earlier key of this machine stays admitted until it is denied. A list that cannot be read gets no
+ * line, so that another try adds no second one. */
 static enum dpt_status read_machine_key(struct dpt_gate *gate, struct dpt_err *err)
 {
     char line[DPT_ADMISSION_LINE_BYTES], host[DPT_ENROLL_NAME_BYTES] = "";
@@ -82,6 +88,8 @@ static enum dpt_status read_machine_key(struct dpt_gate *gate, struct dpt_err *e
     const struct dpt_key *key = &gate->keys.machine.public_key;
     DPT_TRY(dpt_keyring_pair(folder, machine_name, &gate->keys.machine, err));
     gate->states[WATCHED_MACHINE_KEY] = dpt_key_folder_state(folder, machine_name);
+    if (right_now(gate, key) == DPT_RIGHT_NONE)
+        DPT_TRY(read_list(gate, WATCHED_MACHINES, err));
     if (right_now(gate, key) != DPT_RIGHT_NONE)
         return DPT_OK;
     (void)gethostname(host, sizeof host - 1);
@@ -143,26 +151,33 @@ static enum dpt_status read_file(struct dpt_gate *gate, enum watched file, struc
 
 static bool is_same_state(struct dpt_key_file_state a, struct dpt_key_file_state b)
 {
-    return a.modified_ns == b.modified_ns && a.bytes == b.bytes && a.inode == b.inode;
+    return a.modified_ns == b.modified_ns && a.changed_ns == b.changed_ns && a.bytes == b.bytes &&
+           a.inode == b.inode;
 }
 
 /* Reads the files that have changed. If one cannot be read, what it said before stays in force, and
- * it is not read again until it changes again. */
-static void reload_changed(struct dpt_gate *gate)
+ * each look of dpt_gate_serve tries again (try_failed), because the cause may be elsewhere.
+ * Strangers cannot cause such a try. */
+static void reload_changed(struct dpt_gate *gate, bool try_failed)
 {
     struct dpt_err err;
     for (int i = 0; i < WATCHED_COUNT && !gate->embedded; i++) {
         const struct dpt_key_file_state now =
             dpt_key_folder_state(&gate->keys.folder, watched_names[i]);
-        if (is_same_state(now, gate->states[i]))
+        const bool is_same = is_same_state(now, gate->states[i]);
+        char *failed = gate->failed[i];
+        if (is_same && !(try_failed && failed[0] != '\0'))
             continue;
         if (read_file(gate, (enum watched)i, &err) == DPT_OK) {
-            dpt_log(DPT_LOG_INFO, "read '%s/%s' again: it has changed", gate->keys.folder.path,
-                    watched_names[i]);
+            dpt_log(DPT_LOG_INFO, "read '%s/%s' again: it %s", gate->keys.folder.path,
+                    watched_names[i], is_same ? "can be used now" : "has changed");
+            failed[0] = '\0';
             continue;
         }
         gate->states[i] = now;
-        dpt_log(DPT_LOG_ERROR, "%s; what was read before stays in force", err.text);
+        if (strcmp(failed, err.text) != 0)
+            dpt_log(DPT_LOG_ERROR, "%s; what was read before stays in force", err.text);
+        (void)snprintf(failed, sizeof gate->failed[i], "%s", err.text);
     }
 }
 
@@ -337,7 +352,7 @@ static enum dpt_right judge_handshake(struct dpt_gate *gate,
     memcpy(ret_key->bytes, key->data, DPT_KEY_BYTES);
     enum dpt_right right = right_now(gate, ret_key);
     if (right == DPT_RIGHT_NONE || right == DPT_RIGHT_SPENT) {
-        reload_changed(gate); /* a token or a machine may have been added a moment ago */
+        reload_changed(gate, false); /* a token or a machine may have been added a moment ago */
         right = right_now(gate, ret_key);
     }
     if (right < DPT_RIGHT_TOKEN)
@@ -348,7 +363,7 @@ static enum dpt_right judge_handshake(struct dpt_gate *gate,
 enum dpt_status dpt_gate_serve(struct dpt_gate *gate, int64_t now_ms, struct dpt_err *err)
 {
     if (gate->looked_ms == 0 || now_ms - gate->looked_ms >= DPT_GATE_RELOAD_MS) {
-        reload_changed(gate);
+        reload_changed(gate, true);
         gate->looked_ms = now_ms;
     }
     for (int i = 0; i < DPT_GATE_REQUESTS_MAX; i++) {
@@ -405,7 +420,7 @@ static enum dpt_status admit_machine(struct dpt_gate *gate, const struct dpt_key
 {
     int lock = -1;
     DPT_TRY(dpt_key_folder_lock(&gate->keys.folder, &lock, err));
-    reload_changed(gate);
+    reload_changed(gate, false);
     dpt_admission_decide(&gate->admission, token_key, request, (int64_t)time(NULL), decision);
     const enum dpt_status status =
         decision->is_new ? note_machine(gate, token_key, decision, err) : DPT_OK;
@@ -457,7 +472,7 @@ size_t dpt_gate_enroll(struct dpt_gate *gate, const struct dpt_gate_peer *peer, 
     struct dpt_enroll_request request;
     struct dpt_enroll_answer answer = {.admitted = false};
     struct dpt_err err;
-    reload_changed(gate); /* the token may have been revoked a moment ago */
+    reload_changed(gate, false); /* the token may have been revoked a moment ago */
     enum dpt_status status = dpt_enroll_request_decode(data, bytes, &request, &err);
     if (status == DPT_OK) {
         status = dpt_possession_check(&request, &server, &peer->key, &err);

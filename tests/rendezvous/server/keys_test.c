@@ -1,6 +1,9 @@
 /* Server and clients with keys over real sockets. Each "machine" has a separate key folder. */
 #include "base/clock.h"
+#include "base/err.h"
+#include "rendezvous/server/gate.h"
 #include "rendezvous/server/newcomers.h"
+#include "tests/logged.h"
 #include "tests/rendezvous/server/keyed.h"
 #include "tests/rendezvous/server/zmtp.h"
 
@@ -10,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -277,6 +281,88 @@ static void spoilt_list_changes_nothing(void **state)
     keyed_expect_served(&own);
 }
 
+static void path_in_head(const char *name, char ret[160])
+{
+    (void)snprintf(ret, 160, "%s/%s", keyed.head, name);
+}
+
+/* Replaces `machines` at once by a list with this line and mode 0644. */
+static void replace_by_readable_list(const char *line)
+{
+    char fresh[160], machines[160], *text = NULL;
+    struct dpt_err err;
+    path_in_head("fresh", fresh);
+    path_in_head("machines", machines);
+    assert_int_equal(dpt_key_folder_read(&keyed.folder, "machines", &text, NULL, &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_replace(&keyed.folder, "fresh", text, &err), DPT_OK);
+    free(text);
+    assert_int_equal(dpt_key_folder_append(&keyed.folder, "fresh", line, &err), DPT_OK);
+    assert_int_equal(chmod(fresh, 0644), 0);
+    assert_int_equal(rename(fresh, machines), 0);
+}
+
+/* The server is asked until it has looked at its files several times. */
+static void exchange_over_looks(struct dpt_client *client)
+{
+    const int64_t end_ms = dpt_now_ms() + INT64_C(4) * DPT_GATE_RELOAD_MS;
+    while (dpt_now_ms() < end_ms) {
+        (void)transport_exchange(client, "b");
+        transport_wait(client, 20); /* a connection may send a message each millisecond */
+    }
+}
+
+/* A list with a machine's deny has a mode that lets others in. Nothing but the mode is mended. */
+static void list_counts_when_its_mode_is_mended(void **state)
+{
+    (void)state;
+    const struct dpt_issued_token token = keyed_issue(1, (int64_t)time(NULL));
+    const struct dpt_keyring ring = keyed_ring(keyed.machine_b, token.text);
+    struct dpt_client *client = transport_start_client_with(keyed.server.port, &ring);
+    char line[DPT_ADMISSION_LINE_BYTES], machines[160];
+    keyed_tick_until(client, NULL);
+    test_log_begin();
+    dpt_admission_print_machine(DPT_RIGHT_DENY, &ring.machine.public_key, "b", "", line);
+    replace_by_readable_list(line);
+    keyed_make_server_look();
+    exchange_over_looks(client); /* not denied yet */
+    path_in_head("machines", machines);
+    assert_int_equal(chmod(machines, 0600), 0);
+    keyed_tick_until(client, "no longer admits this machine's key");
+    test_log_end();
+    assert_int_equal(test_log_count("has mode 0644"), 1);
+    assert_int_equal(test_log_count("machines' again: it has changed"), 1);
+    dpt_client_destroy(&client);
+}
+
+/* A new machine.key cannot be listed, because of the mode of the list: it is as soon as that is
+ * mended, although machine.key stays as it is; and once. */
+static void machine_key_is_listed_when_the_list_is_mended(void **state)
+{
+    (void)state;
+    const struct dpt_keyring earlier = keyed_ring(keyed.head, NULL);
+    struct dpt_client *client = transport_start_client_with(keyed.server.port, &earlier);
+    char machine_key[160], machines[160];
+    keyed_tick_until(client, NULL);
+    test_log_begin();
+    replace_by_readable_list("# by hand");
+    path_in_head("machine.key", machine_key);
+    path_in_head("machines", machines);
+    assert_int_equal(unlink(machine_key), 0);
+    const struct dpt_keyring fresh = keyed_ring(keyed.head, NULL); /* draws another */
+    exchange_over_looks(client);
+    assert_int_equal(chmod(machines, 0600), 0);
+    const int64_t end_ms = dpt_now_ms() + WAIT_MS;
+    while (keyed_count_lines("machines", "define ") < 2 && dpt_now_ms() < end_ms)
+        exchange_over_looks(client);
+    exchange_over_looks(client);
+    test_log_end();
+    assert_int_equal(keyed_count_lines("machines", "define "), 2);
+    assert_int_equal(test_log_count("has mode 0644"), 2); /* `machines`, and for machine.key */
+    assert_int_equal(test_log_count("machine.key' again: it can be used now"), 1);
+    keyed_expect_served(&fresh);
+    dpt_client_destroy(&client);
+}
+
 /* The list of tokens is spoilt while the server runs: what a token admits still counts. */
 static void uses_count_while_the_list_is_spoilt(void **state)
 {
@@ -311,6 +397,8 @@ int main(void)
         CASE(kept_token_is_printed_again),
         CASE(server_refuses_bad_folders),
         CASE(spoilt_list_changes_nothing),
+        CASE(list_counts_when_its_mode_is_mended),
+        CASE(machine_key_is_listed_when_the_list_is_mended),
         CASE(uses_count_while_the_list_is_spoilt),
         CASE(large_frame_before_the_handshake_is_cut_off),
         CASE(denied_client_comes_back),
