@@ -4,13 +4,14 @@
 #include "base/array.h"
 #include "base/parse.h"
 #include "base/utc.h"
+#include "rendezvous/keys/list.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORDS_MAX = 6, WORD_BYTES = 80, MACHINE_WORDS = 3, TOKEN_WORDS = 5 }; /* without RUN */
+enum { MACHINE_WORDS = 3, TOKEN_WORDS = 5 }; /* without RUN */
 #define EXPIRES_S_MAX INT64_C(100000000000)
 
 static const char *const right_texts[DPT_RIGHT_COUNT] = {"none",  "deny", "spent",
@@ -28,49 +29,7 @@ void dpt_admission_fini(struct dpt_admission *admission)
     *admission = (struct dpt_admission){0};
 }
 
-/* ---- lines of a list ---- */
-
-struct line {
-    size_t number;
-    char words[WORDS_MAX][WORD_BYTES];
-    size_t n_words; /* further words of the line are ignored */
-};
-
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r';
-}
-
-/* Reads the words of the line that begins at *at, and moves *at to the next line. False: a word is
- * too long. No function of string.h gets the text: with strict_string_checks AddressSanitizer reads
- * all of it in each of them. */
-static bool read_line(const char **at, struct line *line)
-{
-    const char *p = *at, *end = p;
-    bool fits = true;
-    while (*end != '\0' && *end != '\n')
-        end++;
-    line->number++;
-    line->n_words = 0;
-    while (line->n_words < WORDS_MAX) {
-        while (p < end && is_blank(*p))
-            p++;
-        const char *word = p;
-        while (p < end && !is_blank(*p))
-            p++;
-        const size_t bytes = (size_t)(p - word);
-        if (bytes == 0 || (line->n_words == 0 && *word == '#'))
-            break;
-        if (bytes >= WORD_BYTES) {
-            fits = false;
-            break;
-        }
-        memcpy(line->words[line->n_words], word, bytes);
-        line->words[line->n_words++][bytes] = '\0';
-    }
-    *at = *end == '\n' ? end + 1 : end;
-    return fits;
-}
+/* ---- words ---- */
 
 /* A word that is a whole key. */
 static bool is_key(const char *word, struct dpt_key *ret)
@@ -98,7 +57,8 @@ bool dpt_admission_is_run(const char *name)
 }
 
 /* Takes the word at `place`, if there is one. False: no run may have this name. */
-static bool take_run(const struct line *line, size_t place, char ret[DPT_ADMISSION_RUN_BYTES])
+static bool take_run(const struct dpt_key_list_line *line, size_t place,
+                     char ret[DPT_ADMISSION_RUN_BYTES])
 {
     const char *word = line->n_words > place ? line->words[place] : "";
     if (word[0] != '\0' && !dpt_admission_is_run(word))
@@ -132,7 +92,7 @@ static const struct dpt_admitted_machine *find_machine(const struct dpt_admissio
                    compare_key);
 }
 
-static bool parse_machine(const struct line *line, struct dpt_admitted_machine *ret)
+static bool parse_machine(const struct dpt_key_list_line *line, struct dpt_admitted_machine *ret)
 {
     *ret = (struct dpt_admitted_machine){.line = line->number};
     if (line->n_words < 2)
@@ -162,10 +122,10 @@ enum dpt_status dpt_admission_read_machines(struct dpt_admission *admission, con
 {
     struct dpt_admitted_machine *machines = NULL;
     size_t n = 0, room = 0;
-    struct line line = {0};
+    struct dpt_key_list_line line = {0};
     enum dpt_status status = DPT_OK;
     while (*text != '\0' && status == DPT_OK) {
-        const bool fits = read_line(&text, &line);
+        const bool fits = dpt_key_list_read_line(&text, &line);
         if (fits && line.n_words == 0)
             continue;
         if (n == DPT_ADMISSION_MACHINES_MAX)
@@ -216,7 +176,7 @@ static struct dpt_admission_token *find_token(struct dpt_admission_token *tokens
 }
 
 /* "token KEY RIGHT EXPIRES USES [RUN]" */
-static bool parse_token(const struct line *line, struct dpt_admission_token *ret)
+static bool parse_token(const struct dpt_key_list_line *line, struct dpt_admission_token *ret)
 {
     int64_t uses = 0;
     struct dpt_err ignored;
@@ -240,7 +200,7 @@ struct tokens {
 };
 
 /* A use of a token that has left the list is ignored. */
-static enum dpt_status take_token_line(struct tokens *tokens, const struct line *line,
+static enum dpt_status take_token_line(struct tokens *tokens, const struct dpt_key_list_line *line,
                                        struct dpt_err *err)
 {
     struct dpt_key key, machine;
@@ -274,10 +234,10 @@ static enum dpt_status take_token_line(struct tokens *tokens, const struct line 
 /* Reads at most tokens->most tokens into a list that is empty; frees it if that fails. */
 static enum dpt_status read_tokens(const char *text, struct tokens *tokens, struct dpt_err *err)
 {
-    struct line line = {0};
+    struct dpt_key_list_line line = {0};
     enum dpt_status status = DPT_OK;
     while (*text != '\0' && status == DPT_OK) {
-        if (!read_line(&text, &line))
+        if (!dpt_key_list_read_line(&text, &line))
             status = dpt_fail(err, DPT_ECONFIG, "line %zu: a word is too long", line.number);
         else if (line.n_words > 0)
             status = take_token_line(tokens, &line, err);
@@ -298,33 +258,48 @@ enum dpt_status dpt_admission_read_tokens(struct dpt_admission *admission, const
     return DPT_OK;
 }
 
+static bool always_stays(const struct dpt_admission_token *token, int64_t now_s)
+{
+    const enum dpt_token_state state = dpt_admission_token_state(token, now_s);
+    return state == DPT_TOKEN_GOOD || (state == DPT_TOKEN_AHEAD && token->used < token->uses);
+}
+
+static void count_token(const struct dpt_admission_token *token, int64_t now_s,
+                        struct dpt_admission_pruned *ret)
+{
+    const enum dpt_token_state state = dpt_admission_token_state(token, now_s);
+    ret->n_good += state == DPT_TOKEN_GOOD;
+    ret->n_staying += always_stays(token, now_s);
+    ret->n_ahead += state == DPT_TOKEN_AHEAD;
+    if (state == DPT_TOKEN_AHEAD && token->expires_s > ret->ahead_s)
+        ret->ahead_s = token->expires_s;
+}
+
 /* Marks the spent tokens that leave the list by `uses` 0, and counts the others. The oldest ones
- * leave first if there is no room for all. */
+ * leave first if there is no room for all. Where the clock may be wrong, no token is lost that is
+ * good by the right one: one that is ahead stays like a good one, and the uses of one that has
+ * expired with uses left take no room. */
 static void choose_kept(struct tokens *tokens, int64_t now_s, struct dpt_admission_pruned *ret)
 {
     const int64_t kept_s = (int64_t)DPT_ADMISSION_SPENT_DAYS * 24 * 3600;
     size_t lines = 0, n_spent = 0;
     *ret = (struct dpt_admission_pruned){.n_good = 0};
     for (size_t i = 0; i < tokens->n; i++)
-        ret->n_good += dpt_admission_token_state(&tokens->items[i], now_s) == DPT_TOKEN_GOOD;
+        count_token(&tokens->items[i], now_s, ret);
     for (size_t i = tokens->n; i-- > 0;) {
         struct dpt_admission_token *each = &tokens->items[i];
-        const enum dpt_token_state state = dpt_admission_token_state(each, now_s);
         const bool is_recent =
             now_s < each->expires_s + kept_s || tokens->n - i <= DPT_ADMISSION_SPENT_NEWEST;
-        const bool fits = ret->n_good + n_spent + 1 < DPT_ADMISSION_TOKENS_MAX &&
-                          lines + 1 + each->used <= DPT_ADMISSION_SPENT_LINES_MAX;
-        if (state == DPT_TOKEN_GOOD)
+        const size_t n_lines = each->used < each->uses ? 0 : (size_t)1 + each->used;
+        if (always_stays(each, now_s))
             continue;
-        if (!is_recent || !fits) {
+        if (!is_recent || ret->n_staying + n_spent + 1 >= DPT_ADMISSION_TOKENS_MAX ||
+            lines + n_lines > DPT_ADMISSION_SPENT_LINES_MAX) {
             each->uses = 0;
             continue;
         }
         n_spent++;
-        lines += 1 + each->used;
-        ret->n_ahead += state == DPT_TOKEN_AHEAD;
-        if (state == DPT_TOKEN_AHEAD && each->expires_s > ret->ahead_s)
-            ret->ahead_s = each->expires_s;
+        lines += n_lines;
     }
 }
 
@@ -332,13 +307,13 @@ enum dpt_status dpt_admission_prune_tokens(const char *text, int64_t now_s, char
                                            struct dpt_admission_pruned *ret, struct dpt_err *err)
 {
     struct tokens tokens = {.most = SIZE_MAX};
-    struct line line = {0};
+    struct dpt_key_list_line line = {0};
     DPT_TRY(read_tokens(text, &tokens, err));
     choose_kept(&tokens, now_s, ret);
     while (*text != '\0') {
         const char *from = text;
         struct dpt_key key;
-        (void)read_line(&text, &line); /* every word fits, see above */
+        (void)dpt_key_list_read_line(&text, &line); /* every word fits, see above */
         const struct dpt_admission_token *of = line.n_words > 1 && is_key(line.words[1], &key)
                                                    ? find_token(tokens.items, tokens.n, &key)
                                                    : NULL;

@@ -34,7 +34,7 @@ enum {
     DPT_ADMISSION_CLOCK_S = 3600,             /* by which clocks may differ without a remark */
     DPT_ADMISSION_SPENT_DAYS = 7,             /* a spent token stays in the list after its expiry */
     DPT_ADMISSION_SPENT_NEWEST = 16,          /* the newest tokens stay whatever their expiry */
-    DPT_ADMISSION_SPENT_LINES_MAX = 8192,     /* of all spent tokens and their uses */
+    DPT_ADMISSION_SPENT_LINES_MAX = 8192,     /* of all used-up tokens and their uses */
     DPT_ADMISSION_RUN_BYTES = 64,             /* NUL included */
     DPT_ADMISSION_LINE_BYTES = 320,           /* of a line that is written; NUL included */
     DPT_ADMISSION_WHY_BYTES = 320             /* NUL included */
@@ -94,19 +94,24 @@ DPT_MUST_USE enum dpt_status dpt_admission_read_machines(struct dpt_admission *a
 DPT_MUST_USE enum dpt_status dpt_admission_read_tokens(struct dpt_admission *admission,
                                                        const char *text, struct dpt_err *err);
 
-/* What a list has after it was pruned. */
+/* What a list has when it is pruned. */
 struct dpt_admission_pruned {
     size_t n_good;
-    size_t n_ahead;  /* tokens in the state DPT_TOKEN_AHEAD */
-    int64_t ahead_s; /* the latest expiry of these */
+    size_t n_staying; /* good ones, and those DPT_TOKEN_AHEAD with uses left */
+    size_t n_ahead;   /* tokens in the state DPT_TOKEN_AHEAD */
+    int64_t ahead_s;  /* the latest expiry of these */
 };
 
 /* Copies a list of tokens without those that admit no machine any more and have no reason to stay,
- * and without the uses of these. A spent token stays, so that its owner is told why it is refused,
- * until DPT_ADMISSION_SPENT_DAYS after its expiry, or as long as it is one of the newest
- * DPT_ADMISSION_SPENT_NEWEST; but good ones, and one that is added, have precedence: then the list
- * has at most DPT_ADMISSION_TOKENS_MAX tokens. The list may have any number. ret_text: room for the
- * text and a NUL. now_s: seconds since 1970. DPT_ECONFIG: a line is malformed. DPT_ENOMEM. */
+ * and without the uses of these. Good tokens stay. One with uses left that is DPT_TOKEN_AHEAD
+ * stays, too: now_s may be of a clock that is behind. A spent token stays, so that its owner is
+ * told why it is refused, until DPT_ADMISSION_SPENT_DAYS after its expiry, or as long as it is one
+ * of the newest DPT_ADMISSION_SPENT_NEWEST; but those that stay, and one that is added, have
+ * precedence: then the list has at most DPT_ADMISSION_TOKENS_MAX tokens. Those that are used up
+ * leave earlier if they and their uses have more than DPT_ADMISSION_SPENT_LINES_MAX lines; those
+ * that have only expired do not, because now_s may be of a clock that is ahead. The list may have
+ * any number. ret_text: room for the text and a NUL. now_s: seconds since 1970. DPT_ECONFIG: a line
+ * is malformed. DPT_ENOMEM. */
 DPT_MUST_USE enum dpt_status dpt_admission_prune_tokens(const char *text, int64_t now_s,
                                                         char *ret_text,
                                                         struct dpt_admission_pruned *ret,

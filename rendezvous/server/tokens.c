@@ -54,7 +54,7 @@ static void warn_of_tokens_ahead(const struct dpt_key_folder *folder,
             folder->path, list_name, pruned->n_ahead, expires, now);
 }
 
-/* n: the number of good tokens in the list. */
+/* n: the number of tokens that stay in the list. */
 static enum dpt_status issue_token(const struct dpt_key_folder *folder,
                                    const struct dpt_token_order *order, size_t n, int64_t now_s,
                                    struct dpt_issued_token *ret, struct dpt_err *err)
@@ -65,8 +65,10 @@ static enum dpt_status issue_token(const struct dpt_key_folder *folder,
     char line[DPT_ADMISSION_LINE_BYTES];
     if (n >= DPT_ADMISSION_TOKENS_MAX)
         return dpt_fail(err, DPT_EOVERFLOW,
-                        "no token is made: '%s/%s' has %zu tokens that are still good, and at most "
-                        "%d are kept: use one of them, or remove lines from that file",
+                        "no token is made: '%s/%s' has %zu tokens that are still good, or expire "
+                        "later than a token can that is made now, and at most %d are kept: use one "
+                        "that is good, set the clock if it is wrong, or remove lines from that "
+                        "file",
                         folder->path, list_name, n, DPT_ADMISSION_TOKENS_MAX);
     DPT_TRY(dpt_keyring_pair(folder, "server.key", &server, err));
     token.server = server.public_key;
@@ -135,9 +137,9 @@ static enum dpt_status find_or_issue(const struct dpt_key_folder *folder,
     struct dpt_admission_pruned pruned;
     DPT_TRY(prune_list(folder, now_s, &pruned, err));
     warn_of_tokens_ahead(folder, &pruned, now_s);
-    if (may_keep && pruned.n_good <= DPT_ADMISSION_TOKENS_MAX)
+    if (may_keep && pruned.n_staying <= DPT_ADMISSION_TOKENS_MAX)
         DPT_TRY(find_kept(folder, order, now_s, ret, &found, err));
-    return found ? DPT_OK : issue_token(folder, order, pruned.n_good, now_s, ret, err);
+    return found ? DPT_OK : issue_token(folder, order, pruned.n_staying, now_s, ret, err);
 }
 
 enum dpt_status dpt_token_issue(const struct dpt_key_folder *folder,

@@ -29,7 +29,7 @@ struct dpt_issued_token {
  * server admits machines by it at once. Old tokens that admit no machine leave the list first
  * (dpt_admission_prune_tokens), and a warning is logged if tokens of the list are
  * DPT_TOKEN_AHEAD. now_s: seconds since 1970. DPT_EOVERFLOW: DPT_ADMISSION_TOKENS_MAX tokens are
- * still good. */
+ * still good, or DPT_TOKEN_AHEAD with uses left. */
 DPT_MUST_USE enum dpt_status dpt_token_issue(const struct dpt_key_folder *folder,
                                              const struct dpt_token_order *order, int64_t now_s,
                                              struct dpt_issued_token *ret, struct dpt_err *err);

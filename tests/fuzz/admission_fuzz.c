@@ -112,7 +112,17 @@ static size_t count_good(const struct dpt_admission *list, int64_t now_s)
     return n;
 }
 
-/* A pruned list has the good tokens of the list, has room for another, and is pruned. */
+static size_t count_ahead(const struct dpt_admission *list, int64_t now_s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < list->n_tokens; i++)
+        n += list->tokens[i].used < list->tokens[i].uses &&
+             dpt_admission_token_state(&list->tokens[i], now_s) == DPT_TOKEN_AHEAD;
+    return n;
+}
+
+/* A pruned list has the good tokens of the list, and those with uses left that a right clock may
+ * find good, has room for another, and is pruned. */
 static void prune(const char *text, const struct dpt_admission *list, int64_t now_s)
 {
     struct dpt_admission left = {0};
@@ -124,7 +134,9 @@ static void prune(const char *text, const struct dpt_admission *list, int64_t no
     DPT_ASSERT(dpt_admission_read_tokens(&left, pruned, &err) == DPT_OK);
     DPT_ASSERT(pruned_to.n_good == count_good(list, now_s));
     DPT_ASSERT(pruned_to.n_good == count_good(&left, now_s));
-    DPT_ASSERT(left.n_tokens == pruned_to.n_good || left.n_tokens < DPT_ADMISSION_TOKENS_MAX);
+    DPT_ASSERT(count_ahead(list, now_s) == count_ahead(&left, now_s));
+    DPT_ASSERT(pruned_to.n_staying == pruned_to.n_good + count_ahead(list, now_s));
+    DPT_ASSERT(left.n_tokens == pruned_to.n_staying || left.n_tokens < DPT_ADMISSION_TOKENS_MAX);
     DPT_ASSERT(dpt_admission_prune_tokens(pruned, now_s, again, &pruned_to, &err) == DPT_OK);
     DPT_ASSERT(strcmp(pruned, again) == 0);
     dpt_admission_fini(&left);

@@ -389,6 +389,48 @@ static void uses_of_spent_tokens_are_bounded(void **state)
     free(list.text);
 }
 
+/* A token of 10,000 machines, 9,000 of which it has admitted, at a start with a clock that is
+ * wrong: it is there when the clock is right. One that is used up leaves. */
+static void wrong_clock_loses_no_good_token(void **state)
+{
+    (void)state;
+    enum { USED = 9000, NOW = 1795737600, EXPIRES = NOW + DAYS };
+    static const struct {
+        int64_t now_s;
+        size_t n_ahead;
+    } clocks[] = {{0, 2}, {NOW + INT64_C(301) * DAYS, 0}, {EXPIRES + SPENT_S - 1, 0}};
+    for (size_t i = 0; i < sizeof clocks / sizeof clocks[0]; i++) {
+        struct growing list = grow(2 * (USED + 1));
+        add_token(&list, 5, EXPIRES, USED); /* used up */
+        add_line(&list, "token " FOURS " join %d 10000\n", EXPIRES);
+        for (unsigned n = 0; n < USED; n++)
+            add_line(&list, "used " FOURS " " ONES "\n");
+        const struct dpt_admission_pruned pruned = prune(&list, clocks[i].now_s);
+        assert_int_equal(pruned.n_ahead, clocks[i].n_ahead);
+        read_tokens(list.text);
+        assert_int_equal(lists.n_tokens, 1);
+        assert_int_equal(lists.tokens[0].used, USED);
+        assert_int_equal(dpt_admission_token_state(&lists.tokens[0], NOW), DPT_TOKEN_GOOD);
+        free(list.text);
+    }
+}
+
+/* The clock is behind: good tokens take no place from those that it finds ahead. */
+static void tokens_ahead_give_way_to_none(void **state)
+{
+    (void)state;
+    enum { MAX = DPT_ADMISSION_TOKENS_MAX, GOOD = 4 };
+    struct growing list = grow(MAX);
+    for (unsigned i = 0; i < MAX; i++)
+        add_token(&list, i, i < MAX - GOOD ? INT64_C(1795737600) : 9, 0);
+    const struct dpt_admission_pruned pruned = prune(&list, 8);
+    assert_int_equal(pruned.n_staying, MAX);
+    assert_int_equal(pruned.n_good, GOOD);
+    read_tokens(list.text);
+    assert_int_equal(lists.n_tokens, MAX);
+    free(list.text);
+}
+
 static void bad_list_is_not_pruned(void **state)
 {
     (void)state;
@@ -444,6 +486,8 @@ int main(void)
         CASE(tokens_of_a_clock_ahead_are_counted),
         CASE(spent_tokens_take_no_room),
         CASE(uses_of_spent_tokens_are_bounded),
+        CASE(wrong_clock_loses_no_good_token),
+        CASE(tokens_ahead_give_way_to_none),
         CASE(bad_list_is_not_pruned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
