@@ -206,8 +206,8 @@ static void commit_a_start(struct dpt_store *store)
     assert_int_equal(journal.commit(journal.ctx, &err), DPT_OK);
 }
 
-/* In a folder that others may read: a new journal, and one whose files they could read, as those of
- * a back-up that was put there. */
+/* The folder is readable by all users. A new journal is private in it, and a back-up with readable
+ * files becomes private. */
 static void files_are_for_their_owner(void **state)
 {
     (void)state;
