@@ -136,9 +136,9 @@ def run_beside_tcpstore(argv):
 
 def beside_tcpstore(line):
     """PyTorch's TCPStore beside it, with the largest number of clients that both manage here within four minutes. The
-    store has no keys and checks nobody, so it is compared with dpt-rdzv --open: a cold connect and a formation take no
-    more of the server's CPU time than the store's, whose keys each node reads whole. With keys a formation does so,
-    too; what the handshakes of a cold connect take is noted."""
+    store has no keys and checks nobody, so it is compared with dpt-rdzv --open: a start (cold connect and formation)
+    and a formation take no more of the server's CPU time than the store's, whose keys each node reads whole. With keys
+    a formation does so, too. A cold connect alone is noted: a node of dpt registers in it, one of the store later."""
     python = os.environ.get("DPT_TORCH_PYTHON", "python3")
     if subprocess.run([python, "-c", "import torch.distributed as d; d.TCPStore"], capture_output=True).returncode != 0:
         raise NotRun(f"{python} has no PyTorch with a TCPStore (DPT_TORCH_PYTHON names another)")
@@ -160,9 +160,12 @@ def beside_tcpstore(line):
     store_ms = figures["store"]["server_cpu_ms"]
     keys_ms, open_ms = ({phase["phase"]: phase["server_cpu_ms"] for phase in figures[side]["phases"]}
                         for side in ("keys", "open"))
-    for name in ("cold connect", "formation"):
+    for ms in (store_ms, keys_ms, open_ms):
+        ms["start"] = ms["cold connect"] + ms["formation"]
+    for name in ("cold connect", "formation", "start"):
         line.note(f"{name}: CPU time of the store's server {store_ms[name]:.1f} ms, of dpt-rdzv --open "
                   f"{open_ms[name]:.1f}, of dpt-rdzv, which checks keys and encrypts, {keys_ms[name]:.1f}")
+    for name in ("formation", "start"):
         line.at_most(f"{nodes} nodes, {name} without keys: CPU time beside the store's, ms", open_ms[name],
                      store_ms[name])
     line.at_most(f"{nodes} nodes, formation with keys: CPU time beside the store's, ms", keys_ms["formation"],

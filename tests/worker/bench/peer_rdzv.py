@@ -7,14 +7,18 @@ First dpt-bench rdzv runs twice: with keys, and without, as the store has none. 
 server, and as many client processes as dpt-bench's have a connection (a TCPStore) for each node. Phases of the store,
 all nodes at once:
 
-- cold connect: each node makes its connection.
+- cold connect: each node makes its connection. It registers nothing yet: a node of dpt does so in this phase.
 - formation: each node adds one to a counter and sets its address; the last one sets a key; each node waits for the key
   and reads the addresses of all nodes in one call. A c10d rendezvous must do at least this; torchrun's does more.
+- start: both phases, at whose end each node knows all nodes. Compare this sum: the two phases of the store and of dpt
+  divide the same work differently.
 - answer: one get of a key, node by node.
 
 The store has no leases: nothing in it finds a lost node, so it has no such phase. A client process asks its nodes'
-questions in turn, as the store's calls block. PyTorch is that of $DPT_TORCH_PYTHON, else of python3; without it the
-exit code is 77.
+questions in turn, as the store's calls block. The store looks up the name of each peer's address, ::ffff:127.0.0.1. A
+name server that does not know it costs up to 5 s per lookup, so the store and its clients see an /etc/hosts that has
+it, in a mount namespace (as another user than root: a user namespace, too). PyTorch is that of $DPT_TORCH_PYTHON, else
+of python3; without it the exit code is 77.
 """
 
 import argparse
@@ -90,9 +94,17 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start(python, code, *args):
-    return subprocess.Popen([python, "-c", code, *map(str, args)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            text=True)
+def write_hosts(path):
+    """/etc/hosts and a name for the address that a server on all addresses sees of a client on this machine."""
+    path.write_text(Path("/etc/hosts").read_text() + "\n::ffff:127.0.0.1 localhost\n")
+    return path
+
+
+def start(python, hosts, code, *args):
+    unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
+    script = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
+    return subprocess.Popen([*unshare, "sh", "-c", script, "sh", hosts, python, "-c", code, *map(str, args)],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def read_line(process, what):
@@ -114,13 +126,13 @@ def ask_server(server):
     return float(cpu_s), int(peak)
 
 
-def run_store(python, options):
+def run_store(python, hosts, options):
     """{phase: times, ms}, the server's CPU time by phase, its peak memory."""
     port, cpu = free_port(), {}
-    server = start(python, SERVER, port)
+    server = start(python, hosts, SERVER, port)
     read_line(server, "the server")
     bounds = [options.nodes * i // options.clients for i in range(options.clients + 1)]
-    clients = [start(python, CLIENT, port, a, b - a, options.nodes) for a, b in zip(bounds, bounds[1:])]
+    clients = [start(python, hosts, CLIENT, port, a, b - a, options.nodes) for a, b in zip(bounds, bounds[1:])]
     try:
         for phase in ("cold connect", "formation", "answer"):
             for client in clients:
@@ -172,13 +184,17 @@ def main():
         print(f"{python} has no PyTorch with a TCPStore (DPT_TORCH_PYTHON names another)")
         sys.exit(77)
     sides = {"dpt-rdzv": run_dpt(options), "dpt-rdzv --open": run_dpt(options, "--open")}
-    store, store_cpu, store_peak = run_store(python, options)
+    with tempfile.TemporaryDirectory() as folder:
+        store, store_cpu, store_peak = run_store(python, write_hosts(Path(folder) / "hosts"), options)
     print(f"\n{options.nodes} nodes; times in ms; CPU time of the server in ms\n"
           f"{'phase':<14} {'server':<16} {'p50':>9} {'p99':>9} {'max':>9} {'CPU':>10}")
     for i, name in enumerate(("cold connect", "formation")):
         for side, figures in sides.items():
             print_row(name, side, figures["phases"][i]["ms"], f"{figures['phases'][i]['server_cpu_ms']:.1f}")
         print_row(name, "TCPStore", store[name], f"{store_cpu[name]:.1f}")
+    for side, figures in sides.items():
+        print(f"{'start':<14} {side:<16} {sum(each['server_cpu_ms'] for each in figures['phases'][:2]):>40.1f}")
+    print(f"{'start':<14} {'TCPStore':<16} {store_cpu['cold connect'] + store_cpu['formation']:>40.1f}")
     for side, figures in sides.items():
         print_row("answer", side, figures["steady"]["answer_ms"], "")
     print_row("answer", "TCPStore", store["answer"], f"{store_cpu['answer']:.1f}")
