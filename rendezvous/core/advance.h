@@ -9,11 +9,11 @@
 /* True: nodes leave, or the run ends because it has too few nodes, and all nodes together hold a
  * state that no checkpoint has. If too few nodes then stay to train, the nodes save that state in a
  * final save. */
-bool dpt_rdzv_final_save_is_due(const struct run *run);
+bool dpt_rdzv_final_save_is_due(struct run *run);
 /* True: an operator holds the run, and nodes leave with a part of the newest state that neither the
  * others nor a checkpoint have and that cannot be saved. Enough nodes stay to take it over: those
  * that leave are handover ranks of a generation, which gets no GO. */
-bool dpt_rdzv_handover_is_due(const struct run *run);
+bool dpt_rdzv_handover_is_due(struct run *run);
 /* PREPARING soft, when a leaving node cannot wait for the end of the step: gives the step up. The
  * step runs again without the node. */
 void dpt_rdzv_stop_step_for_leaving(struct run *run);

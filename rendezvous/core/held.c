@@ -202,10 +202,16 @@ static int64_t newest_loadable_checkpoint(const struct holders *holders)
     return newest;
 }
 
-int64_t dpt_rdzv_step_unsaved(const struct run *run)
+int64_t dpt_rdzv_step_unsaved(struct run *run)
 {
+    struct progress *progress = &run->progress;
+    if (progress->unsaved_known)
+        return progress->unsaved_step;
     const struct holders holders = find_holders(run, GROUP_ALL);
-    return holders.newest.step > newest_seen_checkpoint(&holders) ? holders.newest.step : -1;
+    progress->unsaved_step =
+        holders.newest.step > newest_seen_checkpoint(&holders) ? holders.newest.step : -1;
+    progress->unsaved_known = !run->core->out.no_memory;
+    return progress->unsaved_step;
 }
 
 /* ---- the choice ---- */

@@ -29,7 +29,7 @@ static bool is_ending(const struct run *run)
            (!run->plan.final_save || run->core->now_ms - end_ms < run->timing.drain_ms);
 }
 
-bool dpt_rdzv_final_save_is_due(const struct run *run)
+bool dpt_rdzv_final_save_is_due(struct run *run)
 {
     bool can_save = false;
     const bool is_wanted =
@@ -45,7 +45,7 @@ bool dpt_rdzv_final_save_is_due(const struct run *run)
 }
 
 /* Tried for as long as a leaving node stays at most. */
-bool dpt_rdzv_handover_is_due(const struct run *run)
+bool dpt_rdzv_handover_is_due(struct run *run)
 {
     const struct membership *membership = &run->membership;
     const int64_t leaving_ms = run->core->now_ms - membership->leaving_since_ms;

@@ -198,6 +198,7 @@ void dpt_rdzv_remove_node(struct run *run, struct node *node, const struct remov
 {
     struct membership *membership = &run->membership;
     record_removed(run, node, removal);
+    run->progress.unsaved_known = false;
     for (uint32_t i = 0; i < node->n_ranks; i++) {
         if (dpt_rdzv_rank_is_alive(&node->ranks[i]))
             dpt_rdzv_note_loss(&node->ranks[i]);

@@ -67,8 +67,8 @@ unsigned dpt_rdzv_admitted_groups(const struct run *run);
 /* The newest step whose whole state the nodes of `groups` hold; -1: none. */
 int64_t dpt_rdzv_step_held(const struct run *run, unsigned groups);
 /* The step of the newest whole state of all nodes, if it is newer than every checkpoint that they
- * see; else -1. */
-int64_t dpt_rdzv_step_unsaved(const struct run *run);
+ * see; else -1. Walks over all ranks once after each change of what they report. */
+int64_t dpt_rdzv_step_unsaved(struct run *run);
 
 /* The state from which a generation resumes. */
 struct resume {

@@ -97,6 +97,26 @@ static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
     rank->work.done = state->work_done;
 }
 
+/* True: the rank holds what it held, as far as held.c reads it. */
+static bool holds_the_same(const struct rank *rank, const Dpt__RankState *state)
+{
+    const bool quiesced = state->phase == DPT__RANK_PHASE__RANK_QUIESCED;
+    bool same =
+        state->spawn == rank->spawn && state->phase == rank->phase &&
+        state->generation == rank->generation && state->step_applied == rank->step_applied &&
+        state->outcome_step == rank->outcome_step &&
+        (quiesced ? state->outcome.len : 0) == rank->outcome_bytes &&
+        state->checkpoint_step == rank->checkpoint_step &&
+        (state->gradient != 0) == rank->gradient &&
+        state->pending_generation == rank->pending_generation &&
+        state->ran_generation == rank->ran_generation && state->n_shards == (size_t)rank->n_shards;
+    for (int i = 0; same && i < rank->n_shards; i++)
+        same = state->shards[i]->index == (uint32_t)rank->shards[i].index &&
+               state->shards[i]->of == (uint32_t)rank->shards[i].of &&
+               (state->shards[i]->pending != 0) == rank->pending[i];
+    return same;
+}
+
 static void note_finished(struct plan *plan, const struct rank *rank)
 {
     struct place *place = &plan->places[rank->plan_rank];
@@ -136,6 +156,7 @@ static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__Rank
         run->progress.steps_done = state->step_applied;
     if (died)
         dpt_rdzv_note_loss(rank);
+    run->progress.unsaved_known = run->progress.unsaved_known && holds_the_same(rank, state);
     dpt_rdzv_count_rank(rank, -1);
     if (!same) {
         dpt_rdzv_rank_fini(rank);

@@ -315,6 +315,9 @@ struct progress {
     struct unsaved unsaved;  /* the newest failure of a rank to save */
     bool redundant;  /* every part of the state of plan.generation is on at least two nodes */
     bool rebuilding; /* ranks still make copies for that */
+    /* dpt_rdzv_step_unsaved of the present reports. A change of them sets `unsaved_known` to false. */
+    int64_t unsaved_step;
+    bool unsaved_known;
     struct loss losses[LOSSES_MAX];
     size_t n_losses; /* further losses are not remembered */
 };

@@ -57,6 +57,7 @@ void dpt_rdzv_count_all_ranks(struct run *run)
         plan->places[i].n_accusers = 0;
     for (size_t i = 0; i < run->n_nodes; i++)
         run->nodes[i]->n_unreported = 0;
+    run->progress.unsaved_known = false; /* a rank that has quiesced has done so in a generation */
     for (struct rank *rank; (rank = dpt_rdzv_next_rank(run, &at)) != NULL;)
         dpt_rdzv_count_rank(rank, 1);
 }

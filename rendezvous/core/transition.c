@@ -10,6 +10,7 @@ void dpt_rdzv_enter_phase(struct run *run, enum dpt_rdzv_phase phase)
     run->phase = phase;
     run->phase_ms = run->core->now_ms;
     run->changed = true;
+    run->progress.unsaved_known = false; /* a generation that has run counts shards */
     if (phase == DPT_RDZV_WAITING && formation->waits_since_ms < 0)
         formation->waits_since_ms = run->core->now_ms;
     /* An adopted generation enters RUNNING without PLANNED. */

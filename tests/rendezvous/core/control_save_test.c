@@ -140,6 +140,24 @@ static void failed_stop_names_the_reason(void **state)
     refused(again(VERB(STOP), ""), "could not be saved (rank 0 (node a): a full disk)");
 }
 
+/* A held run is not searched for unsaved steps at each message, but a checkpoint counts at once. */
+static void late_save_ends_a_stopped_run(void **state)
+{
+    (void)state;
+    a.cannot_save = b.cannot_save = true;
+    start_trio_at_9();
+    goes_on(order(VERB(STOP), ""));
+    fakes_settle(&stage, two, 2);
+    refused(again(VERB(STOP), ""), "could not be saved");
+    stage_pass_speaking(&stage, two, 2, 1000);
+    IS(a, WAITING);
+    b.ranks[0].checkpoint_step = 9; /* its disk was slow, not full */
+    fake_say(&b, &stage);
+    IS(b, DONE);
+    goes_on(again(VERB(STOP), "")); /* the nodes end */
+    assert_int_equal(run_info.saved_step, 9);
+}
+
 /* The nodes repeat their state, so a server without a journal knows the reason, too. */
 static void restarted_server_hears_the_reason(void **state)
 {
@@ -167,6 +185,7 @@ int main(void)
         TEST(earlier_failure_does_not_end_a_command),
         TEST(failed_save_in_a_pause),
         TEST(failed_stop_names_the_reason),
+        TEST(late_save_ends_a_stopped_run),
         TEST(restarted_server_hears_the_reason),
 #undef TEST
     };

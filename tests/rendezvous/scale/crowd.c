@@ -1,54 +1,18 @@
 /* The crowd of crowd.h. */
-#include "tests/rendezvous/scale/crowd.h"
+#include "tests/rendezvous/scale/crowd_internal.h"
 
 #include "base/clock.h"
 #include "rendezvous/proto/links.h"
 #include "tests/rendezvous/core/kept_view.h"
-#include "tests/rendezvous/scale/meter.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    MESSAGE_BYTES_MAX = 64 * 1024, /* of an agent */
-    TEXT_BYTES = 48,
     SPREAD_MS = 300, /* less than the gap after which the server judges no silence */
     TICK_EVERY = 16, /* messages between two TICKs, as a busy loop reads them */
     ROUNDS_MAX = 64
-};
-
-struct member {
-    char id[TEXT_BYTES], tcp[TEXT_BYTES];
-    uint64_t counter, epoch, generation;
-    Dpt__ServerPhase phase;
-    char digest[DPT_PROTO_DIGEST_BYTES];
-    uint32_t world;
-    int32_t first_rank; /* of local rank 0 in the newest plan */
-    bool gone, has_news;
-    bool is_known; /* the server has answered: it has the spec */
-    Dpt__RankPhase rank_phase;
-    uint64_t rank_generation, failed_generation;
-    int32_t suspect;
-};
-
-struct crowd {
-    struct dpt_rdzv *core;
-    struct kept_records *journal;
-    int64_t now_ms, deadline_ms;
-    uint32_t n, ranks;
-    int64_t step;
-    uint32_t restarts_left;
-    uint64_t epoch;         /* of the newest server */
-    struct member *members; /* (n) the connection of member i is i + 1 */
-    uint32_t *queue;        /* (n) members with news */
-    uint32_t n_queue;
-    struct meter meter;
-    uint8_t *in, *out; /* encoded messages */
-    size_t out_bytes;
-    void *decoded; /* memory for a decoded message, as the server's */
-    uint64_t random;
-    size_t machine_bytes; /* heap of the machine before its first restart */
 };
 
 static void *take_memory(size_t n, size_t bytes)
@@ -58,7 +22,7 @@ static void *take_memory(size_t n, size_t bytes)
     return memory;
 }
 
-static void fail(const char *what, const char *why)
+void crowd_fail(const char *what, const char *why)
 {
     (void)fprintf(stderr, "dpt_scale: %s: %s\n", what, why);
     exit(1);
@@ -70,7 +34,7 @@ static void start_server(struct crowd *crowd, uint64_t epoch, bool fresh)
         .epoch = epoch, .now_ms = crowd->now_ms, .fresh = fresh};
     struct dpt_err err;
     if (dpt_rdzv_create(&options, &crowd->core, &err) != DPT_OK)
-        fail("create the machine", err.text);
+        crowd_fail("create the machine", err.text);
 }
 
 struct crowd *crowd_create(uint32_t nodes, uint32_t ranks)
@@ -81,8 +45,8 @@ struct crowd *crowd_create(uint32_t nodes, uint32_t ranks)
     crowd->now_ms = 1000;
     crowd->members = take_memory(nodes, sizeof crowd->members[0]);
     crowd->queue = take_memory(nodes, sizeof crowd->queue[0]);
-    crowd->in = take_memory(1, MESSAGE_BYTES_MAX);
-    crowd->decoded = take_memory(1, DPT_MESSAGE_MEMORY_BYTES(MESSAGE_BYTES_MAX));
+    crowd->in = take_memory(1, CROWD_MESSAGE_BYTES_MAX);
+    crowd->decoded = take_memory(1, DPT_MESSAGE_MEMORY_BYTES(CROWD_MESSAGE_BYTES_MAX));
     crowd->out_bytes = DPT_MESSAGE_BYTES_MAX;
     crowd->out = take_memory(1, crowd->out_bytes);
     for (uint32_t i = 0; i < nodes; i++) {
@@ -144,15 +108,16 @@ static void check_ranks(const struct crowd *crowd, const struct member *member,
         const bool own = rank->local_rank >= 0;
         n_own += own;
         if (own != (rank->shm_addr[0] != '\0'))
-            fail(member->id, "its plan has the wrong shared-memory addresses");
+            crowd_fail(member->id, "its plan has the wrong shared-memory addresses");
         for (int k = own && !mesh ? dpt_links_of(plan->world_size, rank->position, links) : 0;
              k > 0; k--)
             if (!has_position(plan, links[k - 1]))
-                fail(member->id, "its plan lacks a rank to which one of its ranks has a link");
+                crowd_fail(member->id,
+                           "its plan lacks a rank to which one of its ranks has a link");
     }
     if (n_own != crowd->ranks || (mesh && plan->n_ranks != plan->world_size) ||
         (!mesh && plan->n_ranks > crowd->ranks * (DPT_LINKS_MAX + 1)))
-        fail(member->id, "its plan has too few or too many ranks");
+        crowd_fail(member->id, "its plan has too few or too many ranks");
 }
 
 static void note_plan(const struct crowd *crowd, struct member *member, const uint8_t *data,
@@ -161,7 +126,7 @@ static void note_plan(const struct crowd *crowd, struct member *member, const ui
     Dpt__ServerState *message = NULL;
     struct dpt_err err;
     if (dpt_message_decode_server_state(data, bytes, &message, &err) != DPT_OK)
-        fail("no agent would take this plan", err.text);
+        crowd_fail("no agent would take this plan", err.text);
     (void)snprintf(member->digest, sizeof member->digest, "%s", message->plan->digest);
     member->world = message->plan->world_size;
     member->first_rank = -1;
@@ -169,7 +134,7 @@ static void note_plan(const struct crowd *crowd, struct member *member, const ui
         if (message->plan->ranks[i]->local_rank == 0)
             member->first_rank = (int32_t)message->plan->ranks[i]->rank;
     if (member->first_rank < 0)
-        fail(member->id, "its plan has no place for its first rank");
+        crowd_fail(member->id, "its plan has no place for its first rank");
     check_ranks(crowd, member, message->plan);
     dpt_message_free_server_state(&message);
 }
@@ -194,18 +159,18 @@ static bool obey(struct member *member)
 static void deliver(struct crowd *crowd, const struct dpt_rdzv_send *send)
 {
     const Dpt__ServerState *message = send->message;
-    struct member *member = &crowd->members[send->conn - 1];
+    struct member *member = &crowd->members[send->conn - 1]; /* beyond the end: an operator */
     size_t bytes = 0;
     struct dpt_err err;
     const int64_t start_ns = dpt_now_ns();
     if (dpt_message_encode(&message->base, crowd->out, crowd->out_bytes, &bytes, &err) != DPT_OK)
-        fail("encode", err.text);
+        crowd_fail("encode", err.text);
     crowd->meter.cost.encode_ns += dpt_now_ns() - start_ns;
     crowd->meter.cost.sends++;
     crowd->meter.cost.bytes += bytes;
     if (bytes > crowd->meter.cost.longest_bytes)
         crowd->meter.cost.longest_bytes = bytes;
-    if (member->gone)
+    if (send->conn > crowd->n || member->gone)
         return;
     member->is_known = message->counter_seen > 0;
     member->epoch = message->stamp->epoch;
@@ -217,7 +182,7 @@ static void deliver(struct crowd *crowd, const struct dpt_rdzv_send *send)
     if (message->phase == DPT__SERVER_PHASE__SERVER_REFUSED ||
         message->phase == DPT__SERVER_PHASE__SERVER_EXPELLED ||
         message->phase == DPT__SERVER_PHASE__SERVER_FAILED)
-        fail(member->id, message->text);
+        crowd_fail(member->id, message->text);
     if (obey(member) && !member->has_news) {
         member->has_news = true;
         crowd->queue[crowd->n_queue++] = (uint32_t)(member - crowd->members);
@@ -233,7 +198,7 @@ static void step(struct crowd *crowd, struct dpt_rdzv_event event)
     memcpy(event.random, &crowd->random, sizeof crowd->random);
     const int64_t start_ns = dpt_now_ns();
     if (dpt_rdzv_step(crowd->core, &event, &output, &err) != DPT_OK)
-        fail("step", err.text);
+        crowd_fail("step", err.text);
     const int64_t took_ns = dpt_now_ns() - start_ns;
     crowd->meter.cost.events++;
     crowd->meter.cost.core_ns += took_ns;
@@ -252,93 +217,26 @@ static void tick(struct crowd *crowd, int64_t after_ms)
     step(crowd, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK});
 }
 
-static void fill_rank(const struct crowd *crowd, const struct member *member, uint32_t local,
-                      Dpt__RankState *rank)
+/* Gives the machine the message of crowd->in, from connection `conn`. */
+static void send(struct crowd *crowd, uint64_t conn, size_t bytes)
 {
-    dpt__rank_state__init(rank);
-    rank->local_rank = local;
-    rank->spawn = 1;
-    rank->phase = member->rank_phase;
-    rank->generation = member->rank_generation;
-    rank->shm_addr = (char *)member->id;
-    rank->tcp_addr = (char *)member->tcp;
-    rank->step_applied = crowd->step;
-    rank->outcome_step = rank->checkpoint_step = rank->grant_step = -1;
-    rank->suspect = local == 0 ? member->suspect : -1;
-    rank->failed_generation = member->failed_generation;
-    rank->step_ms_median = 50;
-    rank->plan_rank = member->first_rank < 0 ? -1 : member->first_rank + (int32_t)local;
-}
-
-static Dpt__RunSpec spec_of(const struct crowd *crowd)
-{
-    Dpt__RunSpec spec = DPT__RUN_SPEC__INIT;
-    spec.min_nodes = 1;
-    spec.max_nodes = crowd->n;
-    spec.timeout_ms = CROWD_TIMEOUT_MS;
-    spec.max_restarts = 100;
-    spec.max_world = crowd->n * crowd->ranks;
-    spec.config_digest = (char *)"digest";
-    spec.config_yaml = (char *)"run: demo\n";
-    spec.user = (char *)"alice";
-    return spec;
-}
-
-/* Encodes the state of a node into crowd->in. Returns its bytes. */
-static size_t encode_state(struct crowd *crowd, struct member *member)
-{
-    static uint8_t secret[DPT_PROTO_SECRET_BYTES] = {7};
-    Dpt__RankState ranks[DPT_PROTO_RANKS_MAX];
-    Dpt__RankState *list[DPT_PROTO_RANKS_MAX];
-    Dpt__AgentState state = DPT__AGENT_STATE__INIT;
-    Dpt__Stamp stamp = DPT__STAMP__INIT;
-    Dpt__RunSpec spec = spec_of(crowd);
-    size_t bytes = 0;
+    Dpt__AgentState *message = NULL;
     struct dpt_err err;
-    for (uint32_t i = 0; i < crowd->ranks; i++) {
-        fill_rank(crowd, member, i, &ranks[i]);
-        list[i] = &ranks[i];
-    }
-    stamp.epoch = member->epoch;
-    stamp.run = (char *)"demo";
-    stamp.generation = member->generation;
-    stamp.node = member->id;
-    stamp.incarnation = 1;
-    state.version = DPT_PROTO_VERSION;
-    state.software = (char *)"dpt scale";
-    state.stamp = &stamp;
-    state.counter = ++member->counter;
-    state.spec = member->is_known ? NULL : &spec;
-    state.fingerprint = (char *)"cpu";
-    state.host = state.host_name = member->id;
-    state.log_dir_id = (char *)"logs";
-    state.checkpoint_dir_id = (char *)"checkpoints";
-    state.data_digest = (char *)"data";
-    state.plan_digest = member->digest;
-    state.plan_world = member->world;
-    state.secret = (ProtobufCBinaryData){sizeof secret, secret};
-    state.ranks = list;
-    state.n_ranks = crowd->ranks;
-    if (dpt_message_encode(&state.base, crowd->in, MESSAGE_BYTES_MAX, &bytes, &err) != DPT_OK)
-        fail("encode a state", err.text);
-    return bytes;
+    const int64_t start_ns = dpt_now_ns();
+    if (dpt_message_decode_agent_state_in(crowd->decoded, DPT_MESSAGE_MEMORY_BYTES(bytes),
+                                          crowd->in, bytes, &message, &err) != DPT_OK)
+        crowd_fail("decode a state", err.text);
+    crowd->meter.cost.decode_ns += dpt_now_ns() - start_ns;
+    step(crowd,
+         (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_MESSAGE, .conn = conn, .message = message});
 }
 
 static void say(struct crowd *crowd, uint32_t i)
 {
     struct member *member = &crowd->members[i];
-    Dpt__AgentState *message = NULL;
-    struct dpt_err err;
     if (member->gone)
         return;
-    const size_t bytes = encode_state(crowd, member);
-    const int64_t start_ns = dpt_now_ns();
-    if (dpt_message_decode_agent_state_in(crowd->decoded, DPT_MESSAGE_MEMORY_BYTES(bytes),
-                                          crowd->in, bytes, &message, &err) != DPT_OK)
-        fail("decode a state", err.text);
-    crowd->meter.cost.decode_ns += dpt_now_ns() - start_ns;
-    step(crowd, (struct dpt_rdzv_event){
-                    .kind = DPT_RDZV_EVENT_MESSAGE, .conn = i + 1, .message = message});
+    send(crowd, i + 1, crowd_encode_state(crowd, member));
     if (i % TICK_EVERY == 0)
         tick(crowd, 0);
 }
@@ -383,10 +281,40 @@ void crowd_form(struct crowd *crowd)
 void crowd_beat(struct crowd *crowd)
 {
     crowd->now_ms += 50;
-    crowd->step++;
+    crowd->step += crowd_running(crowd) > 0;
     for (uint32_t i = 0; i < crowd->n; i++)
         say(crowd, i);
     tick(crowd, 1);
+}
+
+/* Every node waits, as the run is held and has nothing to save any more. */
+static bool crowd_is_held(const struct crowd *crowd)
+{
+    for (uint32_t i = 0; i < crowd->n; i++)
+        if (!crowd->members[i].gone && crowd->members[i].phase != DPT__SERVER_PHASE__SERVER_WAITING)
+            return false;
+    return true;
+}
+
+/* All nodes speak, within SPREAD_MS. */
+static void beat_in_turn(struct crowd *crowd)
+{
+    for (uint32_t i = 0; i < crowd->n; i++) {
+        if (i % (crowd->n / SPREAD_MS + 1) == 0)
+            tick(crowd, 1);
+        say(crowd, i);
+    }
+}
+
+void crowd_stop(struct crowd *crowd)
+{
+    send(crowd, crowd->n + 1, crowd_encode_command(crowd, DPT__CONTROL_VERB__CONTROL_STOP));
+    for (int i = 0; i < ROUNDS_MAX && !crowd_is_held(crowd); i++) {
+        beat_in_turn(crowd);
+        settle(crowd);
+    }
+    if (!crowd_is_held(crowd))
+        crowd_fail("stop", "the run is not held");
 }
 
 void crowd_restart(struct crowd *crowd)
@@ -400,7 +328,7 @@ void crowd_restart(struct crowd *crowd)
     const int64_t start_ns = dpt_now_ns();
     for (size_t i = 0; i < kept_records_count(crowd->journal); i++)
         if (dpt_rdzv_restore(crowd->core, kept_record_at(crowd->journal, i), &err) != DPT_OK)
-            fail("restore the journal", err.text);
+            crowd_fail("restore the journal", err.text);
     crowd->meter.cost.core_ns += dpt_now_ns() - start_ns;
     for (uint32_t i = 0; i < crowd->n; i++)
         crowd->members[i].is_known = false;
@@ -440,16 +368,6 @@ void crowd_lose(struct crowd *crowd, uint64_t lost)
         tick(crowd, left_ms > 0 ? left_ms : 1);
     }
     settle(crowd);
-}
-
-/* All nodes speak, within SPREAD_MS. */
-static void beat_in_turn(struct crowd *crowd)
-{
-    for (uint32_t i = 0; i < crowd->n; i++) {
-        if (i % (crowd->n / SPREAD_MS + 1) == 0)
-            tick(crowd, 1);
-        say(crowd, i);
-    }
 }
 
 void crowd_silence(struct crowd *crowd, uint64_t lost)

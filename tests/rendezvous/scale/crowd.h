@@ -27,8 +27,10 @@ struct crowd_cost crowd_take_cost(struct crowd *crowd);
 void crowd_join(struct crowd *crowd);
 /* The nodes obey until no message is left, and run then. */
 void crowd_form(struct crowd *crowd);
-/* Every running node sends one heartbeat, a step further. */
+/* Every node sends one heartbeat; a step further, if it runs. */
 void crowd_beat(struct crowd *crowd);
+/* An operator stops the run. Its ranks cannot save, so the server holds it. */
+void crowd_stop(struct crowd *crowd);
 /* The server is killed and started again with its journal. The nodes come back while they run. */
 void crowd_restart(struct crowd *crowd);
 /* Heap of the state machine when it was first restarted; 0: not yet, or the allocator does not tell

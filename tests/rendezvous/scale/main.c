@@ -117,19 +117,31 @@ static void measure_formation(struct crowd *crowd, const struct arguments *argum
                 "a plan of a large world has at most 16 KB");
 }
 
-static void measure_heartbeats(struct crowd *crowd, const struct arguments *arguments)
+static void measure_heartbeats(struct crowd *crowd, const struct arguments *arguments,
+                               const char *name, uint64_t nodes)
 {
-    const uint64_t beats = (uint64_t)(arguments->beats * arguments->nodes);
+    const uint64_t beats = (uint64_t)arguments->beats * nodes;
+    char what[64];
     for (int64_t i = 0; i < arguments->beats; i++)
         crowd_beat(crowd);
-    const struct crowd_cost cost = finish_phase(crowd, "heartbeats");
+    const struct crowd_cost cost = finish_phase(crowd, name);
     require(arguments, cost.sends == beats, "a heartbeat is answered by one message");
     require(arguments, cost.longest_bytes <= 512, "an answer without news has at most 512 bytes");
     const struct dpt_timing timing = dpt_timing_from(CROWD_TIMEOUT_MS, 0);
-    const int64_t pause_ms = dpt_timing_beat_ms(&timing, (uint32_t)arguments->nodes, 0);
-    const double beats_a_second = (double)arguments->nodes * 1000 / (double)pause_ms;
+    const int64_t pause_ms = dpt_timing_beat_ms(&timing, (uint32_t)nodes, 0);
+    const double beats_a_second = (double)nodes * 1000 / (double)pause_ms;
+    (void)snprintf(what, sizeof what, "percent of a core for %s", name);
     require_time(arguments, 100 * seconds_of(&cost) / (double)beats * beats_a_second,
-                 STEADY_PERCENT_MAX, "percent of a core in the steady state");
+                 STEADY_PERCENT_MAX, what);
+}
+
+/* The ranks cannot save, as with a full disk: the run is held until an operator decides. */
+static void measure_stop(struct crowd *crowd, const struct arguments *arguments)
+{
+    const uint64_t nodes = crowd_running(crowd);
+    crowd_stop(crowd);
+    (void)finish_phase(crowd, "stop");
+    measure_heartbeats(crowd, arguments, "heartbeats of a held run", nodes);
 }
 
 static void measure_restart(struct crowd *crowd, const struct arguments *arguments)
@@ -207,12 +219,13 @@ int main(int argc, char **argv)
     dpt_log_set_level(DPT_LOG_ERROR);
     struct crowd *crowd = crowd_create((uint32_t)arguments.nodes, (uint32_t)arguments.ranks);
     measure_formation(crowd, &arguments);
-    measure_heartbeats(crowd, &arguments);
+    measure_heartbeats(crowd, &arguments, "heartbeats", (uint64_t)arguments.nodes);
     measure_restart(crowd, &arguments);
     measure_loss(crowd, &arguments, "loss", 1, LOSS_S_MAX);
     measure_loss(crowd, &arguments, "rack", (uint64_t)arguments.rack, RACK_S_MAX);
     measure_silence(crowd, &arguments, (uint64_t)arguments.rack);
     measure_restart(crowd, &arguments); /* the ranks report the generation that failed */
+    measure_stop(crowd, &arguments);
     const double machine = (double)crowd_machine_bytes(crowd);
     printf("memory     %.1f MB of the machine while all nodes run, %.2f KB a node, %.2f KB a rank; "
            "the "
