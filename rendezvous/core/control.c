@@ -443,7 +443,7 @@ void dpt_rdzv_take_control(const struct inquiry *from)
                               .limited = from->only_run != NULL && from->only_run[0] != '\0'};
     Dpt__RunStatus *status = NULL;
     const Dpt__ControlVerb verb = command.control->verb;
-    if (!dpt_rdzv_may_answer(core))
+    if (!dpt_rdzv_may_answer(from))
         return;
     command.reply = dpt_rdzv_new_reply(core, verb);
     if (command.reply == NULL)

@@ -172,8 +172,7 @@ static bool answer_refused_claim(const struct inquiry *from, const struct run *r
         return claim == CLAIM_WAITS;
     if (answer_left_run(from))
         return true;
-    dpt_rdzv_log(run, DPT_LOG_WARN, "node %s refused: %s", from->message->stamp->node,
-                 refusal.text);
+    dpt_rdzv_log_refused(from, run, refusal.text);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_REFUSED,
                                   .run = run,
                                   .with_spec = refusal.show_spec,

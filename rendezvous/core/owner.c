@@ -8,7 +8,6 @@
 #include <string.h>
 
 enum { SHORT_KEY_BYTES = 2 * 4 + 1 };
-static const uint8_t no_key[DPT_RDZV_KEY_BYTES];
 
 static void print_key(const uint8_t key[DPT_RDZV_KEY_BYTES], char ret[SHORT_KEY_BYTES])
 {
@@ -36,18 +35,13 @@ static const uint8_t *owner_of(const struct run *run, const struct node *node, c
     return NULL;
 }
 
-static bool is_none(const uint8_t *key)
-{
-    return memcmp(key, no_key, sizeof no_key) == 0;
-}
-
 bool dpt_rdzv_answer_other_key(const struct inquiry *from, const struct run *run,
                                const struct node *node)
 {
     char text[DPT_PROTO_TEXT_BYTES], theirs[SHORT_KEY_BYTES], mine[SHORT_KEY_BYTES];
     const char *id = from->message->stamp->node;
     const uint8_t *owner = owner_of(run, node, id);
-    if (owner == NULL || is_none(owner) || is_none(from->key) ||
+    if (owner == NULL || dpt_rdzv_is_no_key(owner) || dpt_rdzv_is_no_key(from->key) ||
         memcmp(owner, from->key, DPT_RDZV_KEY_BYTES) == 0)
         return false;
     print_key(from->key, mine);
@@ -56,7 +50,7 @@ bool dpt_rdzv_answer_other_key(const struct inquiry *from, const struct run *run
                    "node id '%s' of run '%s' belongs to the machine with key %s, and this machine "
                    "has key %s: give this worker another --node-id",
                    id, run->name, theirs, mine);
-    dpt_rdzv_log(run, DPT_LOG_WARN, "node %s refused: %s", id, text);
+    dpt_rdzv_log_refused(from, run, text);
     const struct answer answer = {
         .phase = DPT__SERVER_PHASE__SERVER_REFUSED, .run = run, .text = text};
     dpt_rdzv_answer_outsider(from, &answer);
@@ -125,7 +119,7 @@ bool dpt_rdzv_may_command(const struct inquiry *from, const Dpt__Control *contro
 void dpt_rdzv_log_definer(const struct run *run)
 {
     char text[SHORT_KEY_BYTES];
-    if (is_none(run->kept.definer))
+    if (dpt_rdzv_is_no_key(run->kept.definer))
         return;
     print_key(run->kept.definer, text);
     dpt_rdzv_log(run, DPT_LOG_INFO, "the run is defined by the machine with key %s", text);

@@ -5,7 +5,10 @@
 
 #include "rendezvous/core/queries.h"
 
+#include <inttypes.h>
 #include <string.h>
+
+enum { REFUSED_LINES_MAX = 32, REFUSED_LINES_MS = 10000 };
 
 /* ---- any message ---- */
 
@@ -74,6 +77,20 @@ void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *a
     state->status = answer->status;
     state->reply = answer->reply;
     dpt_outbox_send(&core->out, from->conn, state);
+}
+
+void dpt_rdzv_log_refused(const struct inquiry *from, const struct run *run, const char *why)
+{
+    struct dpt_rdzv *core = from->core;
+    struct refused_lines *lines = &core->refused_lines;
+    if (core->now_ms - lines->since_ms >= REFUSED_LINES_MS) {
+        if (lines->n > REFUSED_LINES_MAX)
+            dpt_rdzv_log(run, DPT_LOG_WARN, "%" PRIu64 " further refusals were not logged",
+                         lines->n - REFUSED_LINES_MAX);
+        *lines = (struct refused_lines){.since_ms = core->now_ms};
+    }
+    if (lines->n++ < REFUSED_LINES_MAX)
+        dpt_rdzv_log(run, DPT_LOG_WARN, "node %s refused: %s", from->message->stamp->node, why);
 }
 
 /* ---- nodes ---- */

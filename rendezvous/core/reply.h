@@ -43,14 +43,18 @@ struct answer {
     Dpt__ControlReply *reply; /* likewise */
 };
 void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *answer);
+/* Logs that a node is refused, up to a number of lines in ten seconds: a machine may be refused as
+ * often as it may send. */
+void dpt_rdzv_log_refused(const struct inquiry *from, const struct run *run, const char *why);
 
 /* status.c: sends the status of the run that the message names, or of the server's only run; if
  * there is none, a text. Sends nothing if many were sent within a second. Changes no run. */
 void dpt_rdzv_answer_status(const struct inquiry *from);
 /* The status of a run, with the stacks that answer this DUMP (0: none); NULL: no memory. */
 Dpt__RunStatus *dpt_rdzv_new_status(const struct run *run, uint64_t dump);
-/* False: many questions were answered within a second. A true answer counts. */
-bool dpt_rdzv_may_answer(struct dpt_rdzv *core);
+/* False: many questions were answered within a second, of the sender or of machines with its right.
+ * A true answer counts. */
+bool dpt_rdzv_may_answer(const struct inquiry *from);
 /* Writes "no run 'x' is here; the server has the runs …". */
 void dpt_rdzv_list_runs(const struct dpt_rdzv *core, const char *name, char *text, size_t bytes);
 

@@ -17,6 +17,12 @@ struct rank *dpt_rdzv_next_rank(const struct run *run, struct rank_cursor *at)
     return NULL;
 }
 
+bool dpt_rdzv_is_no_key(const uint8_t *key)
+{
+    static const uint8_t none[DPT_RDZV_KEY_BYTES];
+    return memcmp(key, none, sizeof none) == 0;
+}
+
 size_t dpt_rdzv_count_ranks(const struct run *run)
 {
     size_t n = 0;

@@ -27,6 +27,7 @@
 #define DPT_RENDEZVOUS_CORE_RUN_STATE_H
 
 #include "base/shard.h"
+#include "rendezvous/core/bounds.h"
 #include "rendezvous/core/core.h"
 #include "rendezvous/core/index.h"
 #include "rendezvous/core/orders.h"
@@ -315,7 +316,8 @@ struct progress {
     struct unsaved unsaved;  /* the newest failure of a rank to save */
     bool redundant;  /* every part of the state of plan.generation is on at least two nodes */
     bool rebuilding; /* ranks still make copies for that */
-    /* dpt_rdzv_step_unsaved of the present reports. A change of them sets `unsaved_known` to false. */
+    /* dpt_rdzv_step_unsaved of the present reports. A change of them sets `unsaved_known` to false.
+     */
     int64_t unsaved_step;
     bool unsaved_known;
     struct loss losses[LOSSES_MAX];
@@ -380,12 +382,6 @@ struct pace {
     int64_t since_ms;  /* time of the last change of `overload` */
 };
 
-/* Status answers of the present second. */
-struct status_answers {
-    int64_t since_ms;
-    int n;
-};
-
 struct dpt_rdzv {
     uint64_t epoch;
     const uint8_t *random; /* (DPT_PROTO_NONCE_BYTES) of the event in progress */
@@ -402,6 +398,7 @@ struct dpt_rdzv {
     size_t n_epochs;             /* number ever added to the ring */
     bool started;                /* the first step is made */
     struct status_answers status_answers;
+    struct refused_lines refused_lines;
     struct index conns;            /* nodes by the number of their connection */
     uint32_t nodes_max, world_max; /* of a run; dpt_rdzv_options */
     uint32_t n_nodes;              /* of all runs */
@@ -412,6 +409,9 @@ struct dpt_rdzv {
 };
 
 /* ---- run_state.c: queries ---- */
+
+/* True: there are no keys, or it is not known. `key`: (DPT_RDZV_KEY_BYTES). */
+bool dpt_rdzv_is_no_key(const uint8_t *key);
 
 /* The newer of two generations. */
 static inline uint64_t dpt_rdzv_newer(uint64_t a, uint64_t b)

@@ -4,13 +4,15 @@
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/rules.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-/* An answer has up to DPT_PROTO_STATUS_RANKS_MAX ranks, each a few hundred bytes. Anyone may ask,
- * and a flood of questions must not delay the runs: the server is silent to further ones, and the
- * sender asks again. */
-enum { ANSWERS_MAX = 32, ANSWERS_MS = 1000 };
+/* An answer has up to DPT_PROTO_STATUS_RANKS_MAX ranks, each a few hundred bytes. Every machine may
+ * ask, and a flood of questions must delay neither the runs nor the questions of others: the server
+ * is silent to further ones, and the sender asks again. Machines that may define any run have a
+ * share of their own, so that no other machine keeps the owner of the server from a command. */
+enum { ANSWERS_OF_KEY = ANSWERED_MAX / 2, ANSWERS_MS = 1000, UNANSWERED_LINE_MS = 10000 };
 
 /* ---- one rank ---- */
 
@@ -121,21 +123,52 @@ void dpt_rdzv_list_runs(const struct dpt_rdzv *core, const char *name, char *tex
                                  core->runs[i]->name);
 }
 
-bool dpt_rdzv_may_answer(struct dpt_rdzv *core)
+static bool has_share_left(const struct answered *share, const uint8_t key[DPT_RDZV_KEY_BYTES])
 {
+    int n = 0;
+    for (int i = 0; i < share->n; i++)
+        n += memcmp(share->keys[i], key, DPT_RDZV_KEY_BYTES) == 0;
+    const bool has_key = !dpt_rdzv_is_no_key(key);
+    return share->n < ANSWERED_MAX && (!has_key || n < ANSWERS_OF_KEY);
+}
+
+static void log_unanswered(struct dpt_rdzv *core)
+{
+    char text[DPT_PROTO_TEXT_BYTES];
+    const uint64_t n =
+        dpt_log_bound_each(&core->status_answers.unanswered, core->now_ms, UNANSWERED_LINE_MS);
+    if (n == 0)
+        return;
+    (void)snprintf(text, sizeof text,
+                   "%" PRIu64 " question(s) of dpt-ctl or dpt-doctor got no answer: the server "
+                   "answers %d a second, with keys %d of one machine",
+                   n, ANSWERED_MAX, ANSWERS_OF_KEY);
+    dpt_outbox_log(&core->out,
+                   (struct dpt_rdzv_log_line){.level = DPT_LOG_WARN, .run = "", .text = text});
+}
+
+bool dpt_rdzv_may_answer(const struct inquiry *from)
+{
+    struct dpt_rdzv *core = from->core;
     struct status_answers *answers = &core->status_answers;
-    if (core->now_ms - answers->since_ms >= ANSWERS_MS)
-        *answers = (struct status_answers){.since_ms = core->now_ms};
-    if (answers->n >= ANSWERS_MAX)
+    const bool limited = from->join_only || (from->only_run != NULL && from->only_run[0] != '\0');
+    struct answered *share = limited ? &answers->of_others : &answers->of_definers;
+    if (core->now_ms - answers->since_ms >= ANSWERS_MS) {
+        answers->since_ms = core->now_ms;
+        answers->of_definers.n = answers->of_others.n = 0;
+    }
+    if (!has_share_left(share, from->key)) {
+        log_unanswered(core);
         return false;
-    answers->n++;
+    }
+    memcpy(share->keys[share->n++], from->key, DPT_RDZV_KEY_BYTES);
     return true;
 }
 
 void dpt_rdzv_answer_status(const struct inquiry *from)
 {
     struct dpt_rdzv *core = from->core;
-    if (!dpt_rdzv_may_answer(core))
+    if (!dpt_rdzv_may_answer(from))
         return;
     char text[DPT_PROTO_TEXT_BYTES] = "";
     const bool limited = from->only_run != NULL && from->only_run[0] != '\0';

@@ -4,18 +4,51 @@
 
 #include "rendezvous/core/apply.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-/* False: this process was among the last that were refused. */
-static bool note_refusal(struct unhealthy_list *list, const Dpt__Stamp *stamp)
+static void log_left_out(struct dpt_rdzv *core)
 {
+    char text[DPT_PROTO_TEXT_BYTES];
+    const uint64_t n = dpt_log_bound_each(&core->unhealthy.left_out, core->now_ms, UNHEALTHY_MS);
+    if (n == 0)
+        return;
+    (void)snprintf(text, sizeof text,
+                   "%" PRIu64 " node(s) refused after a failed health check are in neither the log "
+                   "nor the journal, which take %d a minute, with keys %d of one machine",
+                   n, UNHEALTHY_MAX, UNHEALTHY_OF_KEY);
+    dpt_outbox_log(&core->out,
+                   (struct dpt_rdzv_log_line){.level = DPT_LOG_ERROR, .run = "", .text = text});
+}
+
+/* False: this process was among the last that were refused, or there were too many in a minute. */
+static bool note_refusal(const struct inquiry *from)
+{
+    struct dpt_rdzv *core = from->core;
+    struct unhealthy_list *list = &core->unhealthy;
+    struct unhealthy *next = &list->ring[list->n % UNHEALTHY_MAX];
+    const Dpt__Stamp *stamp = from->message->stamp;
     const uint64_t id_hash = dpt_rdzv_id_hash(stamp->node);
-    for (size_t i = 0; i < UNHEALTHY_MAX; i++)
-        if (list->ring[i].id_hash == id_hash && list->ring[i].incarnation == stamp->incarnation)
+    int n = 0;
+    for (size_t i = 0; i < UNHEALTHY_MAX; i++) {
+        const struct unhealthy *each = &list->ring[i];
+        if (each->at_ms == 0)
+            continue;
+        if (each->id_hash == id_hash && each->incarnation == stamp->incarnation)
             return false;
-    list->ring[list->n % UNHEALTHY_MAX].id_hash = id_hash;
-    list->ring[list->n++ % UNHEALTHY_MAX].incarnation = stamp->incarnation;
+        n += core->now_ms - each->at_ms < UNHEALTHY_MS &&
+             memcmp(each->key, from->key, DPT_RDZV_KEY_BYTES) == 0;
+    }
+    if ((next->at_ms != 0 && core->now_ms - next->at_ms < UNHEALTHY_MS) ||
+        (!dpt_rdzv_is_no_key(from->key) && n >= UNHEALTHY_OF_KEY)) {
+        log_left_out(core);
+        return false;
+    }
+    list->n++;
+    *next = (struct unhealthy){
+        .id_hash = id_hash, .incarnation = stamp->incarnation, .at_ms = core->now_ms};
+    memcpy(next->key, from->key, DPT_RDZV_KEY_BYTES);
     return true;
 }
 
@@ -47,7 +80,7 @@ bool dpt_rdzv_answer_unhealthy(const struct inquiry *from)
     char text[DPT_PROTO_TEXT_BYTES];
     if (health == NULL || health->fault[0] == '\0')
         return false;
-    if (note_refusal(&from->core->unhealthy, from->message->stamp))
+    if (note_refusal(from))
         record_refusal(from);
     (void)snprintf(text, sizeof text, "the health check of this machine has failed: %s",
                    health->fault);

@@ -3,11 +3,14 @@
 
     keyed_flood.py HOST:PORT --key-dir DIR --run NAME --connections 400
     keyed_flood.py HOST:PORT --key-dir DIR --run NAME --rate 1000 --seconds 20
+    keyed_flood.py HOST:PORT --key-dir DIR --run NAME --rate 1000 --messages
 
 Each connection has the whole handshake of CURVE and sends one valid message, which names the run and a node of its own.
 With --connections all are opened at once, and stay; what the server closes is opened again. With --rate each is closed
-after half a second. Prints each second, as a line of JSON, how many connections were opened so far and in how many
-seconds, how many of them were closed, and how many of these the server had answered.
+after half a second. With --messages the rate is that of messages over two standing connections: in turn a question for
+the status, and a node of its own whose health check has failed. Prints each second, as a line of JSON, how many
+connections were opened so far and in how many seconds, how many of them were closed, and how many of these the server
+had answered; with --messages the same of messages.
 Standard library and libzmq."""
 
 import argparse
@@ -58,10 +61,10 @@ class Machine:
         self.keys = {CURVE_SERVERKEY: key_of(folder / "servers"), CURVE_PUBLICKEY: public.value,
                      CURVE_SECRETKEY: secret}
 
-    def message(self):
+    def message(self, **more):
         number = self.opened
         return SCHEMA.encode("AgentState", {
-            "version": VERSION, "software": "flood", "counter": 1, "secret": number.to_bytes(16, "little"),
+            **more, "version": VERSION, "software": "flood", "counter": 1, "secret": number.to_bytes(16, "little"),
             "fingerprint": "none", "host": "flood", "host_name": "flood", "spec": run_spec(),
             "stamp": {"run": self.run, "node": f"guest-{number}", "incarnation": 1}})
 
@@ -80,13 +83,23 @@ class Machine:
         zmq.zmq_send(made, data, len(data), DONTWAIT)
         return made
 
+    def send(self, made):
+        """The next message over a standing connection, and the answers that have come."""
+        self.opened += 1
+        kind = {"asks_status": True} if self.opened % 2 else {"health": {"fault": "it is one of a flood"}}
+        data = self.message(**kind)
+        zmq.zmq_send(made, data, len(data), DONTWAIT)
+        while zmq.zmq_recv(made, None, 0, DONTWAIT) >= 0:
+            self.answered += 1
+
     def close(self, made):
         self.closed += 1
         self.answered += zmq.zmq_recv(made, None, 0, DONTWAIT) >= 0
         zmq.zmq_close(made)
 
 
-def flood(machine, connections, rate, seconds):
+def flood(machine, connections, rate, seconds, messages):
+    standing = [machine.open(again=True) for _ in range(2)] if messages else []
     kept, began = collections.deque(), time.monotonic()
     printed = began
     while (now := time.monotonic()) < began + seconds:
@@ -97,7 +110,10 @@ def flood(machine, connections, rate, seconds):
         while not connections and kept and kept[0][0] <= now:
             machine.close(kept.popleft()[1])
         due = connections - machine.opened if connections else int((now - began) * rate) - machine.opened
-        for _ in range(min(due, 100)):
+        for i in range(min(due, 100)):
+            if standing:
+                machine.send(standing[i % len(standing)])
+                continue
             kept.append((now + KEPT_S, machine.open(again=connections > 0)))
         time.sleep(TICK_S)  # tidy: pause of a bounded poll
 
@@ -110,8 +126,10 @@ def main():
     parser.add_argument("--connections", type=int, default=0)
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=10 ** 6)
+    parser.add_argument("--messages", action="store_true")
     options = parser.parse_args()
-    flood(Machine(options.key_dir, options.endpoint, options.run), options.connections, options.rate, options.seconds)
+    flood(Machine(options.key_dir, options.endpoint, options.run), options.connections, options.rate, options.seconds,
+          options.messages)
 
 
 if __name__ == "__main__":

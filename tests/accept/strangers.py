@@ -8,6 +8,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 
 from accept.harness import NotRun
 from cluster import ROOT, Cluster, ClusterError, bin_dir, knows_option, read_jsonl, wait_until
@@ -17,6 +18,7 @@ STRANGERS_FLOOD, ADMITTED_FLOOD = (ROOT / "tests" / "accept" / name for name in 
 RATE, REFORMATIONS, SLOWER_MAX, SLOWER_MS = 1000, 20, 0.10, 20
 TRIES, SOON_S, STEP_S = 200, 20, 60
 OTHER_RUN = "other"
+ANSWER_S, FAILED_A_MINUTE = 1, 17  # the records that one machine may cause, and a line that counts the others
 FUZZED = 10_000_000
 FUZZ_SHARES = {"message": 0.4, "admission": 0.4, "server": 0.04}  # a sequence takes ten times as long
 SETTINGS = {"train.steps": 1_000_000, "train.log_every": 1, "checkpoint.every_steps": 0, "cluster.nnodes": "1:2",
@@ -163,15 +165,22 @@ def stranger_argv(cluster):
             "--seconds", 10 ** 6, *(["--keys"] if has_keys() else [])]
 
 
-def admitted_argv(cluster):
+def run_ctl(cluster, **env):
+    """Seconds until `dpt-ctl runs` is answered."""
+    began = time.monotonic()
+    subprocess.run([bin_dir() / "dpt-ctl", "runs", "--rdzv-endpoint", cluster.endpoint()], check=True,
+                   env={**cluster.env, **env}, capture_output=True, timeout=SOON_S)
+    return time.monotonic() - began
+
+
+def admitted_argvs(cluster):
     """Of a machine with a folder of its own, which the server admits here, for another run only."""
     keys = cluster.root / "keys-of-another-run"
     token = subprocess.run([bin_dir() / "dpt-rdzv", "--new-token", "--join-only", "--run", OTHER_RUN], env=cluster.env,
                            check=True, capture_output=True, text=True, timeout=SOON_S).stdout.strip()
-    subprocess.run([bin_dir() / "dpt-ctl", "runs", "--rdzv-endpoint", cluster.endpoint()], check=True,
-                   env={**cluster.env, "DPT_KEY_DIR": str(keys), "DPT_RDZV_TOKEN": token}, capture_output=True,
-                   timeout=SOON_S)
-    return [sys.executable, ADMITTED_FLOOD, cluster.endpoint(), "--key-dir", keys, "--run", OTHER_RUN, "--rate", RATE]
+    run_ctl(cluster, DPT_KEY_DIR=str(keys), DPT_RDZV_TOKEN=token)
+    argv = [sys.executable, ADMITTED_FLOOD, cluster.endpoint(), "--key-dir", keys, "--run", OTHER_RUN, "--rate", RATE]
+    return {"admitted": argv, "messages": [*argv, "--messages"]}
 
 
 def reformation_ms(cluster, worker):
@@ -192,20 +201,26 @@ def reformation_ms(cluster, worker):
 def flooded(line):
     """1,000 connections a second from this machine, of strangers (closed at once, bytes of another protocol, silent
     ones, handshakes with a drawn key) or of a machine that is admitted for another run (whole handshakes, each with a
-    valid message): the median re-formation of two real workers after a killed rank is longer by 10 % or 20 ms at most.
-    Kills without a flood and with each kind take turns."""
+    valid message), or as many messages of this machine (questions for the status, nodes whose health check has failed):
+    the median re-formation of two real workers after a killed rank is longer by 10 % or 20 ms at most, the owner of the
+    server gets an answer to dpt-ctl within a second, and the log is not filled. Kills without a flood and with each
+    kind take turns."""
     line.command(f"dpt-rdzv; two dpt-worker; kill -9 of a rank, alone and beside tests/accept/flood.py --rate {RATE} "
-                 f"or keyed_flood.py --rate {RATE}")
+                 f"or keyed_flood.py --rate {RATE} or keyed_flood.py --rate {RATE} --messages; dpt-ctl runs")
     with Cluster(line.folder / "run", sets=SETTINGS) as cluster:
         _, b = start_pair(cluster, keys=True)
-        floods = {"strangers": stranger_argv(cluster), **({"admitted": admitted_argv(cluster)} if has_keys() else {})}
+        floods = {"strangers": stranger_argv(cluster), **(admitted_argvs(cluster) if has_keys() else {})}
         quiet, times, counts = [], {name: [] for name in floods}, {name: [] for name in floods}
+        answers, began = {name: [] for name in floods}, time.monotonic()
         for _ in range(line.repeat(REFORMATIONS)):
             quiet.append(reformation_ms(cluster, b))
             for name, argv in floods.items():
                 with Flood(cluster, argv) as flood:
                     times[name].append(reformation_ms(cluster, b))
+                    answers[name].append(run_ctl(cluster))
                 counts[name].append(flood.counts)
+        minutes = (time.monotonic() - began) / 60
+        failed = cluster.server.log().count("its health check has failed")
         expelled = re.findall(r"node [ab](?: \([^)]*\))? (?:lost|refused): ", cluster.server.log())
     alone = statistics.median(quiet)
     line.note(f"re-formation alone, median of {len(quiet)}: {alone:.1f} ms, longest {max(quiet):.1f} ms")
@@ -213,9 +228,13 @@ def flooded(line):
         with_it = statistics.median(times[name])
         line.note(f"{name}: median {with_it:.1f} ms, longest {max(times[name]):.1f} ms")
         rate = min((count["made"] + count["failed"]) / count["seconds"] for count in counts[name])
-        line.at_least(f"connections a second of {name}, least", round(rate), 0.9 * RATE)
+        what = "messages" if name == "messages" else f"connections of {name}"
+        line.at_least(f"{what} a second, least", round(rate), 0.9 * RATE)
         line.at_most(f"longer by, {name}", round(with_it - alone, 1), round(max(SLOWER_MAX * alone, SLOWER_MS), 1),
                      "ms")
+        line.at_most(f"dpt-ctl of the owner beside {name}, longest", round(max(answers[name]), 2), ANSWER_S, "s")
+    if "messages" in floods:
+        line.at_most("nodes with a failed health check in the log", failed, FAILED_A_MINUTE * (int(minutes) + 1))
     if "admitted" in floods:
         answered = min(count["answered"] / max(1, count["closed"]) for count in counts["admitted"])
         line.at_least("share of the admitted machine's connections that the server answered, least",

@@ -150,6 +150,7 @@ void stage_step(struct stage *stage, struct dpt_rdzv_event event)
             deliver(stage, &output.sends[i]);
     keep_records(stage, &output);
     stage->n_sends = output.n_sends;
+    stage->n_logs += output.n_logs;
     stage->deadline_ms = output.deadline_ms;
     assert_true(stage->deadline_ms > stage->now_ms);
     stage->view = (struct dpt_rdzv_run_view){0};

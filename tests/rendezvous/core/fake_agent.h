@@ -46,6 +46,7 @@ struct stage {
     int64_t now_ms, deadline_ms;
     struct fake *fakes[FAKES_MAX];
     size_t n_fakes, n_sends;
+    size_t n_logs;                 /* lines of all steps */
     uint64_t n_steps;              /* each event's random bytes */
     struct dpt_rdzv_run_view view; /* of run 0 after the last step; zero if there is none */
     unsigned records[DPT_RDZV_RECORD_COUNT];
