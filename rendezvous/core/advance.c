@@ -274,9 +274,9 @@ static void log_running(const struct run *run)
     const unsigned long long generation = run->generation;
     const long long step = run->plan.resume_step;
     if (run->plan.final_save)
-        dpt_rdzv_log(run, DPT_LOG_INFO,
-                     "too few nodes remain to continue: generation %llu saves step %lld, world %u",
-                     generation, step, run->plan.world_size);
+        dpt_rdzv_log(run, DPT_LOG_INFO, "generation %llu saves step %lld, world %u%s", generation,
+                     step, run->plan.world_size,
+                     dpt_rdzv_is_held(run) ? "" : ": too few nodes remain to continue");
     else
         dpt_rdzv_log(run, DPT_LOG_INFO, "generation %llu runs, world %u, from step %lld%s",
                      generation, run->plan.world_size, step,

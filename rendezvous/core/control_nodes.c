@@ -36,12 +36,22 @@ static const struct departed *find_removed(const struct run *run, const char *no
     return newest;
 }
 
-/* The node is not here any more. Only a node that was released has left as a drain promises: its
- * state is safe. */
+/* The node is not here any more. Only a node that was released, and not as the last one with its
+ * steps, has left as a drain promises: its state is safe. */
 static void answer_drained(struct command *command, const struct departed *removed)
 {
+    const struct progress *progress = &command->run->progress;
     const char *run = command->run->name, *node = command->control->node;
-    if (removed != NULL && removed->released)
+    const int64_t without = dpt_rdzv_step_without_checkpoint(command->run);
+    if (removed != NULL && removed->released && removed->last_holder && without > 0)
+        dpt_rdzv_set_outcome(
+            command, REFUSED,
+            "run %s: node %s has left, and no checkpoint and no node here has the steps after %lld "
+            "up to %lld: its log says whether it has written a rescue%s%.300s",
+            run, node, (long long)(progress->saved_step > 0 ? progress->saved_step : 0),
+            (long long)without, progress->unsaved.text[0] != '\0' ? "; not saved: " : "",
+            progress->unsaved.text);
+    else if (removed != NULL && removed->released)
         dpt_rdzv_set_outcome(command, DONE, "run %s: node %s has left", run, node);
     else
         dpt_rdzv_set_outcome(
@@ -49,6 +59,17 @@ static void answer_drained(struct command *command, const struct departed *remov
             "run %s: node %s was lost or expelled, and has not left in order: its newest "
             "steps may be lost if no other node has them",
             run, node);
+}
+
+/* True: the run makes no checkpoint, and without the node no node has its steps. */
+static bool is_only_memory(const struct run *run, const struct node *node)
+{
+    bool others = false;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        others = others || (run->nodes[i] != node && !run->nodes[i]->leaving &&
+                            dpt_rdzv_node_is_member(run->nodes[i]));
+    return run->checkpoint_dir_id[0] == '\0' && !others && run->progress.step > 0 &&
+           node->order == NODE_ORDER_NONE && !node->leaving;
 }
 
 /* The answer names the incarnation that shall leave. A later one has come back on purpose. */
@@ -69,6 +90,12 @@ void dpt_rdzv_drain_node(struct command *command)
     } else if (node == NULL) {
         dpt_rdzv_set_outcome(command, UNKNOWN, "run %s has no node '%s': dpt-ctl nodes lists them",
                              run->name, control->node);
+    } else if (is_only_memory(run, node)) {
+        dpt_rdzv_set_outcome(
+            command, REFUSED,
+            "run %s has no checkpoint.dir, and no other node has its steps, so all of them would "
+            "be lost: let another node join first, or take this one out by dpt-ctl evict",
+            run->name);
     } else {
         command->reply->number = node->incarnation;
         dpt_rdzv_set_outcome(command, GOES_ON, "node %s leaves", node->id);
@@ -80,17 +107,25 @@ void dpt_rdzv_drain_node(struct command *command)
     }
 }
 
-static void remove_evicted(struct run *run, const char *id)
+/* Returns the newest step of a member of the plan if no node that stays has it, nor a checkpoint;
+ * otherwise 0. */
+static int64_t remove_evicted(struct run *run, const char *id)
 {
     struct node *node = dpt_rdzv_find_node(run, id);
     const struct kept_node *kept = dpt_rdzv_find_kept(run, id);
+    int64_t lost = 0;
     if (node != NULL) {
+        const int64_t kept_step = dpt_rdzv_step_kept_by_others(run, node);
+        if (dpt_rdzv_node_is_member(node) && kept_step == 0 &&
+            run->progress.step > run->progress.saved_step)
+            lost = run->progress.step;
         node->order = NODE_ORDER_OUT;
-        dpt_rdzv_answer_evicted(run, node, dpt_rdzv_step_kept_by_others(run, node));
+        dpt_rdzv_answer_evicted(run, node, kept_step);
         dpt_rdzv_node_lost(run, node, "an operator evicted it");
     } else if (kept != NULL) { /* not back since the server's restart */
         dpt_rdzv_remove_kept(run, kept, false, "an operator evicted it");
     }
+    return lost;
 }
 
 void dpt_rdzv_evict_node(struct command *command)
@@ -98,6 +133,7 @@ void dpt_rdzv_evict_node(struct command *command)
     struct run *run = command->run;
     const char *node = command->control->node;
     struct deny_list *denied = &command->core->denied;
+    int64_t lost = 0;
     if (dpt_rdzv_find_denied(command->core, run->name, node) == denied->n) {
         if (!dpt_rdzv_knows_node(run, node)) {
             dpt_rdzv_set_outcome(command, UNKNOWN,
@@ -115,9 +151,18 @@ void dpt_rdzv_evict_node(struct command *command)
                                                                 .count = 1,
                                                                 .node = node,
                                                                 .text = run->name});
-        remove_evicted(run, node);
+        lost = remove_evicted(run, node);
     }
-    dpt_rdzv_set_outcome(command, DONE, "run %s: node %s is out and denied", run->name, node);
+    if (lost > 0)
+        dpt_rdzv_set_outcome(
+            command, DONE,
+            "run %s: node %s is out and denied; it had a part of the steps after "
+            "%lld up to %lld that no other node and no checkpoint has",
+            run->name, node,
+            (long long)(run->progress.saved_step > 0 ? run->progress.saved_step : 0),
+            (long long)lost);
+    else
+        dpt_rdzv_set_outcome(command, DONE, "run %s: node %s is out and denied", run->name, node);
 }
 
 void dpt_rdzv_allow_node(struct command *command)

@@ -145,7 +145,14 @@ static void release_node(struct run *run, struct node *node, bool last_holder)
     const struct departed told = {.last_holder = last_holder,
                                   .n_nodes = unsaved ? run->plan.n_nodes : 0};
     dpt_rdzv_answer_released(run, node, &told);
-    dpt_rdzv_log(run, DPT_LOG_INFO, "node %s is released", node->id);
+    const int64_t without = last_holder ? dpt_rdzv_step_without_checkpoint(run) : 0;
+    if (without > 0)
+        dpt_rdzv_log(run, DPT_LOG_WARN,
+                     "node %s is released, and no checkpoint and no node that stays has the steps "
+                     "up to %lld: it writes them to a rescue in its own folder if it can",
+                     node->id, (long long)without);
+    else
+        dpt_rdzv_log(run, DPT_LOG_INFO, "node %s is released", node->id);
     dpt_rdzv_remove_node(run, node,
                          &(struct removal){.why = "released",
                                            .released = true,

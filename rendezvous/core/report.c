@@ -315,7 +315,8 @@ int64_t dpt_rdzv_step_kept_by_others(const struct run *run, const struct node *n
     for (uint32_t k = 0; k < node->n_ranks; k++)
         if (node->ranks[k].step_applied > step)
             step = node->ranks[k].step_applied;
-    return !run->spec.sharded || run->progress.redundant ? step : 0;
+    const bool has_copies = !run->spec.sharded || run->progress.redundant;
+    return has_copies && others_than(run, node).members ? step : 0;
 }
 
 /* Takes an error that no restart mends. The server expels the node if enough nodes stay without it,
@@ -340,8 +341,7 @@ static void take_fatal_error(struct run *run, struct node *node, const struct in
     (void)snprintf(text, sizeof text, "it cannot take part: %.440s", error);
     const struct answer answer = {.phase = DPT__SERVER_PHASE__SERVER_EXPELLED,
                                   .run = run,
-                                  .world_step =
-                                      others.members ? dpt_rdzv_step_kept_by_others(run, node) : 0,
+                                  .world_step = dpt_rdzv_step_kept_by_others(run, node),
                                   .text = text};
     dpt_rdzv_answer_outsider(from, &answer);
     dpt_rdzv_node_lost(run, node, text);

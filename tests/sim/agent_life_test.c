@@ -267,6 +267,20 @@ static void test_expelled_from_a_newer_world(void **state)
     assert_int_equal(b->kills[0] + b->kills[1], 2);
 }
 
+/* Its newest step came after the last message of the others to the server. */
+static void test_expelled_ahead_of_the_server(void **state)
+{
+    struct bench *b = *state;
+    bool told = false;
+    bench_run(b);
+    b->server.world_step = 2;
+    bench_server(b, SERVER(EXPELLED), 2);
+    for (size_t i = 0; i < b->out.n_logs; i++)
+        told = told || strstr(b->out.logs[i].text, "the last 1 steps here (after step 2, up to 3) "
+                                                   "are newer than what the server has") != NULL;
+    assert_true(told);
+}
+
 static void test_expelled_with_a_saved_step(void **state)
 {
     struct bench *b = *state;
@@ -439,6 +453,7 @@ int main(void)
         T(test_done_late),
         T(test_no_process_can_be_started),
         T(test_expelled_from_a_newer_world),
+        T(test_expelled_ahead_of_the_server),
         T(test_expelled_with_a_saved_step),
         T(test_disowned_agent_discards_state),
         T(test_done_after_standing_still),

@@ -15,6 +15,12 @@ static void log_steps_of_expelled(struct dpt_agent *agent, int64_t world_step)
                       "the last %lld steps here, which no checkpoint has, are not lost: the run "
                       "went on without this node and is at step %lld",
                       (long long)(step - saved), (long long)world_step);
+    else if (world_step > saved && step > world_step)
+        dpt_agent_log(agent, DPT_LOG_WARN,
+                      "the last %lld steps here (after step %lld, up to %lld) are newer than what "
+                      "the server has heard of the other nodes: these have them, or compute them "
+                      "again",
+                      (long long)(step - world_step), (long long)world_step, (long long)step);
     else if (step > kept)
         dpt_agent_log(agent, DPT_LOG_WARN,
                       "NOT SAVED: the last %lld steps (after step %lld, up to %lld) are in memory "

@@ -79,11 +79,68 @@ static void drain_of_a_lost_node_is_refused(void **state)
     assert_false(b.drain);
 }
 
+/* b has left, and a is the only node. */
+static void start_a_alone_at_9(void)
+{
+    start_trio_at_9();
+    b.state.leaving = true;
+    fakes_settle(&stage, two, 2);
+    IS(b, RELEASED);
+    a.ranks[0].step_applied = 9;
+    fake_say(&a, &stage);
+    IS(a, RUNNING);
+}
+
+static void drain_of_steps_that_are_not_saved_is_refused(void **state)
+{
+    (void)state;
+    a.cannot_save = true;
+    start_a_alone_at_9();
+    goes_on(order(VERB(DRAIN), "a"));
+    const uint64_t number = reply.number;
+    a.state.leaving = true;
+    for (int i = 0; i < 60 && a.phase != DPT__SERVER_PHASE__SERVER_RELEASED; i++) {
+        fakes_settle(&stage, two, 1);
+        stage_pass_speaking(&stage, two, 1, 1000);
+    }
+    IS(a, RELEASED);
+    assert_true(a.last_holder);
+    reply.number = number;
+    refused(again(VERB(DRAIN), "a"), "node a has left, and no checkpoint and no node here has the "
+                                     "steps after 0 up to 9");
+}
+
+static void only_memory_of_a_run_is_not_drained(void **state)
+{
+    (void)state;
+    a.state.checkpoint_dir_id = b.state.checkpoint_dir_id = "";
+    start_trio_at_9();
+    goes_on(order(VERB(DRAIN), "b"));
+    b.state.leaving = true;
+    fakes_settle(&stage, two, 2);
+    done(again(VERB(DRAIN), "b"));
+    refused(order(VERB(DRAIN), "a"), "has no checkpoint.dir, and no other node has its steps");
+    assert_false(a.drain);
+}
+
+/* The node hears that nobody has its steps, and so does the operator. */
+static void eviction_of_the_only_node_names_its_steps(void **state)
+{
+    (void)state;
+    start_a_alone_at_9();
+    done(order(VERB(EVICT), "a"));
+    IS(a, EXPELLED);
+    assert_int_equal(a.world_step, 0);
+    assert_non_null(strstr(reply_text, "a part of the steps after 0 up to 9 that no other node and "
+                                       "no checkpoint has"));
+}
+
 static void evicted_node_stays_out(void **state)
 {
     (void)state;
     start_trio_at_9();
     done(order(VERB(EVICT), "b"));
+    assert_string_equal(reply_text, "run demo: node b is out and denied");
     IS(b, EXPELLED);
     assert_int_equal(b.world_step, 9);
     IS(a, PREPARE);
@@ -291,6 +348,9 @@ int main(void)
         TEST(drained_node_leaves),
         TEST(later_incarnation_is_not_drained),
         TEST(drain_of_a_lost_node_is_refused),
+        TEST(drain_of_steps_that_are_not_saved_is_refused),
+        TEST(only_memory_of_a_run_is_not_drained),
+        TEST(eviction_of_the_only_node_names_its_steps),
         TEST(evicted_node_stays_out),
         TEST(evicted_node_stays_out_of_the_next_run),
         TEST(allowed_node_has_its_run_named),
