@@ -1,9 +1,8 @@
 /* The lists of machines and tokens, and the decisions that follow from them. */
-#include "rendezvous/keys/admission.h"
+#include "rendezvous/keys/internal.h"
 
 #include "base/array.h"
 #include "base/parse.h"
-#include "base/utc.h"
 #include "rendezvous/keys/list.h"
 
 #include <inttypes.h>
@@ -83,8 +82,8 @@ static int compare_key(const void *key, const void *machine)
     return memcmp(wanted->bytes, each->key.bytes, sizeof wanted->bytes);
 }
 
-static const struct dpt_admitted_machine *find_machine(const struct dpt_admission *admission,
-                                                       const struct dpt_key *key)
+const struct dpt_admitted_machine *dpt_admission_find_machine(const struct dpt_admission *admission,
+                                                              const struct dpt_key *key)
 {
     if (admission->n_machines == 0)
         return NULL;
@@ -151,7 +150,7 @@ enum dpt_status dpt_admission_read_machines(struct dpt_admission *admission, con
 
 const char *dpt_admission_run(const struct dpt_admission *admission, const struct dpt_key *key)
 {
-    const struct dpt_admitted_machine *machine = find_machine(admission, key);
+    const struct dpt_admitted_machine *machine = dpt_admission_find_machine(admission, key);
     return machine != NULL ? machine->run : "";
 }
 
@@ -166,8 +165,8 @@ void dpt_admission_print_machine(enum dpt_right right, const struct dpt_key *key
 
 /* ---- tokens ---- */
 
-static struct dpt_admission_token *find_token(struct dpt_admission_token *tokens, size_t n,
-                                              const struct dpt_key *key)
+struct dpt_admission_token *dpt_admission_find_token(struct dpt_admission_token *tokens, size_t n,
+                                                     const struct dpt_key *key)
 {
     for (size_t i = n; i-- > 0;)
         if (dpt_key_equal(&tokens[i].key, key))
@@ -208,7 +207,7 @@ static enum dpt_status take_token_line(struct tokens *tokens, const struct dpt_k
     const char *word = line->words[0];
     if (strcmp(word, "used") == 0 && line->n_words > 2 && is_key(line->words[1], &key) &&
         is_key(line->words[2], &machine)) {
-        struct dpt_admission_token *of = find_token(tokens->items, tokens->n, &key);
+        struct dpt_admission_token *of = dpt_admission_find_token(tokens->items, tokens->n, &key);
         if (of != NULL)
             of->used++;
         return DPT_OK;
@@ -223,7 +222,7 @@ static enum dpt_status take_token_line(struct tokens *tokens, const struct dpt_k
                         "line %zu: more than %zu tokens: delete the lines of old "
                         "ones",
                         line->number, tokens->most);
-    if (find_token(tokens->items, tokens->n, &token.key) != NULL)
+    if (dpt_admission_find_token(tokens->items, tokens->n, &token.key) != NULL)
         return dpt_fail(err, DPT_ECONFIG, "line %zu: this token is listed twice", line->number);
     if (!dpt_array_reserve(&tokens->items, &tokens->room, tokens->n + 1, sizeof *tokens->items))
         return dpt_fail_nomem(err, "list of tokens");
@@ -314,9 +313,10 @@ enum dpt_status dpt_admission_prune_tokens(const char *text, int64_t now_s, char
         const char *from = text;
         struct dpt_key key;
         (void)dpt_key_list_read_line(&text, &line); /* every word fits, see above */
-        const struct dpt_admission_token *of = line.n_words > 1 && is_key(line.words[1], &key)
-                                                   ? find_token(tokens.items, tokens.n, &key)
-                                                   : NULL;
+        const struct dpt_admission_token *of =
+            line.n_words > 1 && is_key(line.words[1], &key)
+                ? dpt_admission_find_token(tokens.items, tokens.n, &key)
+                : NULL;
         if (line.n_words > 0 && (of == NULL || of->uses == 0))
             continue;
         memcpy(ret_text, from, (size_t)(text - from));
@@ -351,122 +351,7 @@ enum dpt_token_state dpt_admission_token_state(const struct dpt_admission_token 
 void dpt_admission_count_use(struct dpt_admission *admission, const struct dpt_key *token_key)
 {
     struct dpt_admission_token *token =
-        find_token(admission->tokens, admission->n_tokens, token_key);
+        dpt_admission_find_token(admission->tokens, admission->n_tokens, token_key);
     if (token != NULL)
         token->used++;
-}
-
-/* ---- decisions ---- */
-
-enum dpt_right dpt_admission_right(const struct dpt_admission *admission, const struct dpt_key *key,
-                                   int64_t now_s)
-{
-    const struct dpt_admitted_machine *machine = find_machine(admission, key);
-    if (machine != NULL)
-        return machine->right;
-    const struct dpt_admission_token *token =
-        find_token(admission->tokens, admission->n_tokens, key);
-    if (token == NULL)
-        return DPT_RIGHT_NONE;
-    return dpt_admission_token_state(token, now_s) == DPT_TOKEN_GOOD ? DPT_RIGHT_TOKEN
-                                                                     : DPT_RIGHT_SPENT;
-}
-
-static const char *plural(uint32_t n)
-{
-    return n == 1 ? "" : "s";
-}
-
-void dpt_admission_explain(const struct dpt_admission *admission, const struct dpt_key *key,
-                           int64_t now_s, char ret[DPT_ADMISSION_WHY_BYTES])
-{
-    static const char another[] = "make another token (dpt-rdzv --new-token)";
-    enum { BYTES = DPT_ADMISSION_WHY_BYTES };
-    const struct dpt_admission_token *token =
-        find_token(admission->tokens, admission->n_tokens, key);
-    const enum dpt_token_state state =
-        token != NULL ? dpt_admission_token_state(token, now_s) : DPT_TOKEN_GOOD;
-    char now[DPT_UTC_TEXT_BYTES], expires[DPT_UTC_TEXT_BYTES];
-    dpt_utc_text(now_s, now);
-    dpt_utc_text(token != NULL ? token->expires_s : 0, expires);
-    if (find_machine(admission, key) != NULL)
-        (void)snprintf(ret, BYTES, "denied in the list of machines");
-    else if (state == DPT_TOKEN_EXPIRED)
-        (void)snprintf(ret, BYTES,
-                       "of a token that expired at %s, and this machine's clock says %s: set the "
-                       "clock if it is wrong or was wrong when the token was made, and %s",
-                       expires, now, another);
-    else if (state == DPT_TOKEN_AHEAD)
-        (void)snprintf(ret, BYTES,
-                       "of a token that expires at %s, later than a token can that is made now, "
-                       "and this machine's clock says %s: set the clock if it is wrong, else it "
-                       "was ahead when the token was made, so %s",
-                       expires, now, another);
-    else if (state == DPT_TOKEN_USED_UP)
-        (void)snprintf(ret, BYTES, "of a token that is used up (it admits %u machine%s)",
-                       (unsigned)token->uses, plural(token->uses));
-    else
-        (void)snprintf(ret, BYTES, "of no machine in the list and of no token");
-}
-
-static void print_refusal(const struct dpt_admission *admission,
-                          const struct dpt_admission_token *token, int64_t now_s,
-                          char ret[DPT_ENROLL_TEXT_BYTES])
-{
-    static const char again[] = "make another with dpt-rdzv --new-token on the server's machine";
-    enum { BYTES = DPT_ENROLL_TEXT_BYTES };
-    const enum dpt_token_state state =
-        token != NULL ? dpt_admission_token_state(token, now_s) : DPT_TOKEN_GOOD;
-    char now[DPT_UTC_TEXT_BYTES];
-    dpt_utc_text(now_s, now);
-    if (token == NULL)
-        (void)snprintf(ret, BYTES, "the server does not know this token: %s", again);
-    else if (state == DPT_TOKEN_EXPIRED)
-        (void)snprintf(ret, BYTES,
-                       "the token expired %" PRId64 " s ago by the server's clock (%s), which may "
-                       "be wrong: %s",
-                       now_s - token->expires_s, now, again);
-    else if (state == DPT_TOKEN_AHEAD)
-        (void)snprintf(ret, BYTES,
-                       "the token was made by a clock that was ahead of the server's (%s), which "
-                       "may be wrong: %s",
-                       now, again);
-    else if (state == DPT_TOKEN_USED_UP)
-        (void)snprintf(ret, BYTES, "the token is used up (it admits %u machine%s): %s",
-                       (unsigned)token->uses, plural(token->uses), again);
-    else if (admission->n_machines >= DPT_ADMISSION_MACHINES_MAX)
-        (void)snprintf(ret, BYTES, "the server knows %d machines, which is the most",
-                       DPT_ADMISSION_MACHINES_MAX);
-    else
-        ret[0] = '\0';
-}
-
-void dpt_admission_decide(const struct dpt_admission *admission, const struct dpt_key *token_key,
-                          const struct dpt_enroll_request *request, int64_t now_s,
-                          struct dpt_admission_decision *ret)
-{
-    const struct dpt_admission_token *token =
-        find_token(admission->tokens, admission->n_tokens, token_key);
-    const enum dpt_right right = dpt_admission_right(admission, &request->key, now_s);
-    *ret = (struct dpt_admission_decision){0};
-    if (right == DPT_RIGHT_JOIN || right == DPT_RIGHT_DEFINE) {
-        ret->answer.admitted = true;
-        return;
-    }
-    if (right != DPT_RIGHT_NONE) { /* denied, or the key of a token, whose text others may have */
-        (void)snprintf(ret->answer.text, sizeof ret->answer.text,
-                       "this machine's key was removed from the server: ask its operator, or move "
-                       "machine.key away and use a new token");
-        return;
-    }
-    print_refusal(admission, token, now_s, ret->answer.text);
-    if (token == NULL || ret->answer.text[0] != '\0')
-        return;
-    char token_hex[DPT_KEY_HEX_BYTES], machine_hex[DPT_KEY_HEX_BYTES];
-    dpt_key_hex(token_key, token_hex);
-    dpt_key_hex(&request->key, machine_hex);
-    ret->answer.admitted = ret->is_new = true;
-    dpt_admission_print_machine(token->right, &request->key, request->name, token->run,
-                                ret->machine_line);
-    (void)snprintf(ret->token_line, sizeof ret->token_line, "used %s %s", token_hex, machine_hex);
 }
