@@ -75,20 +75,28 @@ static int compare_machines(const void *a, const void *b)
     return keys != 0 ? keys : (x->line > y->line) - (x->line < y->line);
 }
 
-static int compare_key(const void *key, const void *machine)
+/* The place of a key in the list: that of the first machine whose key is not less. */
+static size_t machine_place(const struct dpt_admission *admission, const struct dpt_key *key)
 {
-    const struct dpt_admitted_machine *each = machine;
-    const struct dpt_key *wanted = key;
-    return memcmp(wanted->bytes, each->key.bytes, sizeof wanted->bytes);
+    size_t low = 0, high = admission->n_machines;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        const struct dpt_key *at = &admission->machines[middle].key;
+        if (memcmp(at->bytes, key->bytes, sizeof key->bytes) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 const struct dpt_admitted_machine *dpt_admission_find_machine(const struct dpt_admission *admission,
                                                               const struct dpt_key *key)
 {
-    if (admission->n_machines == 0)
-        return NULL;
-    return bsearch(key, admission->machines, admission->n_machines, sizeof *admission->machines,
-                   compare_key);
+    const size_t place = machine_place(admission, key);
+    const bool found =
+        place < admission->n_machines && dpt_key_equal(&admission->machines[place].key, key);
+    return found ? &admission->machines[place] : NULL;
 }
 
 static bool parse_machine(const struct dpt_key_list_line *line, struct dpt_admitted_machine *ret)
@@ -116,6 +124,14 @@ static size_t keep_last_lines(struct dpt_admitted_machine *machines, size_t n)
     return kept;
 }
 
+static enum dpt_status fail_machine(size_t number, struct dpt_err *err)
+{
+    return dpt_fail(err, DPT_ECONFIG,
+                    "line %zu: expected define, join or deny, then a key of 64 hexadecimal digits, "
+                    "then a name, then a run or nothing",
+                    number);
+}
+
 enum dpt_status dpt_admission_read_machines(struct dpt_admission *admission, const char *text,
                                             struct dpt_err *err)
 {
@@ -133,10 +149,7 @@ enum dpt_status dpt_admission_read_machines(struct dpt_admission *admission, con
         else if (!dpt_array_reserve(&machines, &room, n + 1, sizeof *machines))
             status = dpt_fail_nomem(err, "list of machines");
         else if (!fits || !parse_machine(&line, &machines[n++]))
-            status = dpt_fail(err, DPT_ECONFIG,
-                              "line %zu: expected define, join or deny, then a key of 64 "
-                              "hexadecimal digits, then a name, then a run or nothing",
-                              line.number);
+            status = fail_machine(line.number, err);
     }
     if (status != DPT_OK) {
         free(machines);
@@ -145,6 +158,28 @@ enum dpt_status dpt_admission_read_machines(struct dpt_admission *admission, con
     free(admission->machines);
     admission->machines = machines;
     admission->n_machines = keep_last_lines(machines, n);
+    admission->machines_room = room;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_admission_add_machine(struct dpt_admission *admission, const char *line,
+                                          struct dpt_err *err)
+{
+    struct dpt_key_list_line words = {0};
+    struct dpt_admitted_machine machine;
+    if (!dpt_key_list_read_line(&line, &words) || !parse_machine(&words, &machine))
+        return fail_machine(words.number, err);
+    machine.line = 0;
+    const size_t place = machine_place(admission, &machine.key), n = admission->n_machines;
+    if (dpt_admission_find_machine(admission, &machine.key) == NULL) {
+        if (!dpt_array_reserve(&admission->machines, &admission->machines_room, n + 1,
+                               sizeof machine))
+            return dpt_fail_nomem(err, "list of machines");
+        memmove(&admission->machines[place + 1], &admission->machines[place],
+                (n - place) * sizeof machine);
+        admission->n_machines++;
+    }
+    admission->machines[place] = machine;
     return DPT_OK;
 }
 

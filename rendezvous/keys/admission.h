@@ -58,7 +58,7 @@ struct dpt_admitted_machine {
     enum dpt_right right; /* DENY, JOIN or DEFINE */
     char name[DPT_ENROLL_NAME_BYTES];
     char run[DPT_ADMISSION_RUN_BYTES]; /* "": in every run */
-    size_t line;                       /* number of its line, from 1 */
+    size_t line;                       /* number of its line, from 1; 0: it was added later */
 };
 
 struct dpt_admission_token {
@@ -80,7 +80,7 @@ enum dpt_token_state {
 /* Initially zeroed; dpt_admission_fini frees its memory. */
 struct dpt_admission {
     struct dpt_admitted_machine *machines; /* (n_machines) owned, by key, each key once */
-    size_t n_machines;
+    size_t n_machines, machines_room;
     struct dpt_admission_token *tokens; /* (n_tokens) owned, in the order of the list */
     size_t n_tokens;
 };
@@ -148,7 +148,11 @@ void dpt_admission_decide(const struct dpt_admission *admission, const struct dp
                           const struct dpt_enroll_request *request, int64_t now_s,
                           struct dpt_admission_decision *ret);
 
-/* Counts a use of the token in memory, until the list is read again. */
+/* Changes the list in memory as a line that was appended changes it when it is read, at a cost
+ * that hardly depends on the length of the list. Fails as dpt_admission_read_machines. */
+DPT_MUST_USE enum dpt_status dpt_admission_add_machine(struct dpt_admission *admission,
+                                                       const char *line, struct dpt_err *err);
+/* The same for the line of a use. */
 void dpt_admission_count_use(struct dpt_admission *admission, const struct dpt_key *token_key);
 
 /* Lines for the lists, without a newline. */

@@ -134,6 +134,12 @@ struct dpt_key_file_state dpt_key_folder_state(const struct dpt_key_folder *fold
     return state_of(&st);
 }
 
+bool dpt_key_folder_is_same(struct dpt_key_file_state a, struct dpt_key_file_state b)
+{
+    return a.modified_ns == b.modified_ns && a.changed_ns == b.changed_ns && a.bytes == b.bytes &&
+           a.inode == b.inode;
+}
+
 enum dpt_status dpt_key_folder_read(const struct dpt_key_folder *folder, const char *name,
                                     char **ret_text, struct dpt_key_file_state *ret_state,
                                     struct dpt_err *err)
@@ -260,23 +266,47 @@ static enum dpt_status sync_file(const char *path, struct dpt_err *err)
     return failed == 0 ? DPT_OK : dpt_fail_errno(err, failed, "fsync '%s'", path);
 }
 
-enum dpt_status dpt_key_folder_append(const struct dpt_key_folder *folder, const char *name,
-                                      const char *line, struct dpt_err *err)
+/* Appends the line to `path`, which is open as `fd` with the state *before. *ret_after: the state
+ * after the line; all zero if anything else has been written, too. */
+static enum dpt_status append_line(int fd, const char *path, const char *line,
+                                   const struct stat *before, struct dpt_key_file_state *ret_after,
+                                   struct dpt_err *err)
 {
-    char path[PATH_MAX], *text = NULL, whole[LINE_BYTES_MAX];
-    bool created = false;
-    DPT_TRY(path_of(folder, name, path, err));
-    if (!dpt_fs_exists(path))
-        DPT_TRY(create_file(folder, path, "", &created, err));
-    DPT_TRY(dpt_key_folder_read(folder, name, &text, NULL, err));
-    const size_t bytes = strlen(text);
-    const bool open_line = bytes > 0 && text[bytes - 1] != '\n';
-    free(text);
-    const int n = snprintf(whole, sizeof whole, "%s%s\n", open_line ? "\n" : "", line);
+    char last = '\n', whole[LINE_BYTES_MAX];
+    struct stat after;
+    if (before->st_size > 0)
+        DPT_TRY(dpt_fs_pread_all(fd, &last, 1, before->st_size - 1, path, err));
+    const int n = snprintf(whole, sizeof whole, "%s%s\n", last != '\n' ? "\n" : "", line);
     if (n < 0 || (size_t)n >= sizeof whole)
         return dpt_fail(err, DPT_EINVAL, "a line of %d bytes is too long for '%s'", n, path);
     DPT_TRY(dpt_fs_append(path, whole, (size_t)n, err));
+    /* Before the sync, so that a change during the sync is one after this state. */
+    const bool is_alone = fstat(fd, &after) == 0 && after.st_size == before->st_size + n;
+    *ret_after = is_alone ? state_of(&after) : (struct dpt_key_file_state){0};
     return sync_file(path, err); /* a lost 'deny' would let a machine in again */
+}
+
+enum dpt_status dpt_key_folder_append(const struct dpt_key_folder *folder, const char *name,
+                                      const char *line, struct dpt_key_file_state *state,
+                                      struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    struct dpt_key_file_state after;
+    struct stat before;
+    bool created = false;
+    int fd = -1;
+    DPT_TRY(path_of(folder, name, path, err));
+    if (!dpt_fs_exists(path))
+        DPT_TRY(create_file(folder, path, "", &created, err));
+    DPT_TRY(open_own_file(path, &fd, &before, err));
+    if (fd < 0)
+        return dpt_fail(err, DPT_ECONFIG, "'%s' was removed before a line was appended", path);
+    const enum dpt_status status = append_line(fd, path, line, &before, &after, err);
+    (void)close(fd); /* opened for reading */
+    if (status == DPT_OK && state != NULL)
+        *state = dpt_key_folder_is_same(*state, state_of(&before)) ? after
+                                                                   : (struct dpt_key_file_state){0};
+    return status;
 }
 
 enum dpt_status dpt_key_folder_replace(const struct dpt_key_folder *folder, const char *name,

@@ -65,6 +65,7 @@ DPT_MUST_USE enum dpt_status dpt_key_folder_read(const struct dpt_key_folder *fo
 /* The present state of a file; all zero if it cannot be looked at. */
 struct dpt_key_file_state dpt_key_folder_state(const struct dpt_key_folder *folder,
                                                const char *name);
+bool dpt_key_folder_is_same(struct dpt_key_file_state a, struct dpt_key_file_state b);
 
 /* Keeps other processes from changing the folder's files by what they have read before; without
  * effect on a file system that has no locks. *ret_lock is for dpt_key_folder_unlock. Waits up to
@@ -80,10 +81,14 @@ DPT_MUST_USE enum dpt_status dpt_key_folder_rename(const struct dpt_key_folder *
                                                    const char *from, const char *to, int64_t at_s,
                                                    struct dpt_err *err);
 
-/* Appends `line` and a newline with one write(2); creates the file with mode 0600. If the file's
- * last line has no newline, one is written first. */
+/* Appends `line` and a newline with one write(2), and syncs the file; creates it with mode 0600. If
+ * the file's last line has no newline, one is written first. The cost does not depend on the file's
+ * size. *state (may be NULL): that of the text which the caller has read. If the file now has that
+ * text and the line, *state becomes the state after the line; else, because another process has
+ * changed the file, it becomes all zero. */
 DPT_MUST_USE enum dpt_status dpt_key_folder_append(const struct dpt_key_folder *folder,
                                                    const char *name, const char *line,
+                                                   struct dpt_key_file_state *state,
                                                    struct dpt_err *err);
 
 /* Replaces the file's text; the new file is complete or absent, and has mode 0600. */

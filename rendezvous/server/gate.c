@@ -77,6 +77,18 @@ static enum dpt_status read_list(struct dpt_gate *gate, enum watched file, struc
     return DPT_OK;
 }
 
+/* Appends a line to the list of machines, and to the list in memory. */
+static enum dpt_status append_machine(struct dpt_gate *gate, const char *line, struct dpt_err *err)
+{
+    struct dpt_key_file_state state = gate->states[WATCHED_MACHINES];
+    DPT_TRY(dpt_key_folder_append(&gate->keys.folder, machines_name, line, &state, err));
+    if (state.inode == 0) /* another process has changed the file */
+        return read_list(gate, WATCHED_MACHINES, err);
+    DPT_TRY(dpt_admission_add_machine(&gate->admission, line, err));
+    gate->states[WATCHED_MACHINES] = state;
+    return DPT_OK;
+}
+
 /* Reads the key of the workers that share this folder, and lists it if no line has it. So an
  * earlier key of this machine stays admitted until it is denied. A list that cannot be read gets no
  * line, so that another try adds no second one. */
@@ -95,8 +107,7 @@ static enum dpt_status read_machine_key(struct dpt_gate *gate, struct dpt_err *e
     (void)gethostname(host, sizeof host - 1);
     dpt_enroll_name(host, name);
     dpt_admission_print_machine(DPT_RIGHT_DEFINE, key, name, "", line);
-    DPT_TRY(dpt_key_folder_append(folder, machines_name, line, err));
-    return read_list(gate, WATCHED_MACHINES, err);
+    return append_machine(gate, line, err);
 }
 
 static enum dpt_status read_next_key(struct dpt_gate *gate, struct dpt_err *err)
@@ -149,12 +160,6 @@ static enum dpt_status read_file(struct dpt_gate *gate, enum watched file, struc
     return file == WATCHED_MACHINE_KEY ? read_machine_key(gate, err) : read_list(gate, file, err);
 }
 
-static bool is_same_state(struct dpt_key_file_state a, struct dpt_key_file_state b)
-{
-    return a.modified_ns == b.modified_ns && a.changed_ns == b.changed_ns && a.bytes == b.bytes &&
-           a.inode == b.inode;
-}
-
 /* Reads the files that have changed. If one cannot be read, what it said before stays in force, and
  * each look of dpt_gate_serve tries again (try_failed), because the cause may be elsewhere.
  * Strangers cannot cause such a try. */
@@ -164,7 +169,7 @@ static void reload_changed(struct dpt_gate *gate, bool try_failed)
     for (int i = 0; i < WATCHED_COUNT && !gate->embedded; i++) {
         const struct dpt_key_file_state now =
             dpt_key_folder_state(&gate->keys.folder, watched_names[i]);
-        const bool is_same = is_same_state(now, gate->states[i]);
+        const bool is_same = dpt_key_folder_is_same(now, gate->states[i]);
         char *failed = gate->failed[i];
         if (is_same && !(try_failed && failed[0] != '\0'))
             continue;
@@ -397,19 +402,24 @@ void dpt_gate_judge(const struct dpt_gate *gate, const char *user_id, struct dpt
 }
 
 /* Writes the two lines of a machine that was admitted. A list of tokens with a bad line stays in
- * force as it was read before (reload_changed), and the use counts there, too. */
+ * force as it was read before (reload_changed), and the use counts there, too. A list of machines
+ * that cannot be read gets no line. */
 static enum dpt_status note_machine(struct dpt_gate *gate, const struct dpt_key *token_key,
                                     const struct dpt_admission_decision *decision,
                                     struct dpt_err *err)
 {
-    const struct dpt_key_folder *folder = &gate->keys.folder;
+    struct dpt_key_file_state state = gate->states[WATCHED_TOKENS];
     struct dpt_err reported; /* when the file changed */
-    DPT_TRY(dpt_key_folder_append(folder, tokens_name, decision->token_line, err));
+    if (gate->failed[WATCHED_MACHINES][0] != '\0')
+        return dpt_fail(err, DPT_ECONFIG, "%s", gate->failed[WATCHED_MACHINES]);
+    DPT_TRY(
+        dpt_key_folder_append(&gate->keys.folder, tokens_name, decision->token_line, &state, err));
     dpt_admission_count_use(&gate->admission, token_key);
-    DPT_TRY(dpt_key_folder_append(folder, machines_name, decision->machine_line, err));
-    if (read_list(gate, WATCHED_TOKENS, &reported) != DPT_OK)
+    if (state.inode != 0)
+        gate->states[WATCHED_TOKENS] = state;
+    else if (read_list(gate, WATCHED_TOKENS, &reported) != DPT_OK)
         dpt_log(DPT_LOG_DEBUG, "%s", reported.text);
-    return read_list(gate, WATCHED_MACHINES, err);
+    return append_machine(gate, decision->machine_line, err);
 }
 
 /* Other servers of this key folder wait meanwhile, so together they admit as many machines as the
@@ -420,7 +430,7 @@ static enum dpt_status admit_machine(struct dpt_gate *gate, const struct dpt_key
 {
     int lock = -1;
     DPT_TRY(dpt_key_folder_lock(&gate->keys.folder, &lock, err));
-    reload_changed(gate, false);
+    reload_changed(gate, true);
     dpt_admission_decide(&gate->admission, token_key, request, (int64_t)time(NULL), decision);
     const enum dpt_status status =
         decision->is_new ? note_machine(gate, token_key, decision, err) : DPT_OK;

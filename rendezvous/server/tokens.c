@@ -83,7 +83,7 @@ static enum dpt_status issue_token(const struct dpt_key_folder *folder,
     (void)snprintf(issued.entry.run, sizeof issued.entry.run, "%s", run_of(order));
     dpt_token_print(&token, issued.text);
     dpt_admission_print_token(&issued.entry, line);
-    DPT_TRY(dpt_key_folder_append(folder, list_name, line, err));
+    DPT_TRY(dpt_key_folder_append(folder, list_name, line, NULL, err));
     DPT_TRY(dpt_key_folder_replace(folder, text_name, issued.text, err));
     *ret = issued;
     return DPT_OK;
@@ -247,5 +247,5 @@ enum dpt_status dpt_token_deny_machine(const struct dpt_key_folder *folder, cons
     dpt_admission_fini(&list);
     DPT_TRY(status);
     dpt_admission_print_machine(DPT_RIGHT_DENY, &ret->key, ret->name, "", line);
-    return dpt_key_folder_append(folder, machines_name, line, err);
+    return dpt_key_folder_append(folder, machines_name, line, NULL, err);
 }

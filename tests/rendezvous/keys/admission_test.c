@@ -93,6 +93,43 @@ static void lists_are_bounded(void **state)
     free(text);
 }
 
+static void expect_same_machines(const struct dpt_admission *a, const struct dpt_admission *b)
+{
+    assert_int_equal(a->n_machines, b->n_machines);
+    for (size_t i = 0; i < a->n_machines; i++) {
+        assert_memory_equal(&a->machines[i].key, &b->machines[i].key, sizeof a->machines[i].key);
+        assert_int_equal(a->machines[i].right, b->machines[i].right);
+        assert_string_equal(a->machines[i].name, b->machines[i].name);
+        assert_string_equal(a->machines[i].run, b->machines[i].run);
+    }
+}
+
+/* Lines of new keys and of keys that are known, in any order: each one changes the list in memory
+ * as reading all of them does. */
+static void added_line_counts_as_when_read(void **state)
+{
+    (void)state;
+    enum { LINES = 300, KEYS = 100 };
+    static const char *const rights[] = {"define", "join", "deny"};
+    struct dpt_admission added = {0};
+    struct dpt_err err;
+    char text[LINES * DPT_ADMISSION_LINE_BYTES] = "", line[DPT_ADMISSION_LINE_BYTES], *at = text;
+    uint32_t draw = 1;
+    for (int i = 0; i < LINES; i++) {
+        draw = draw * 1664525 + 1013904223;
+        (void)snprintf(line, sizeof line, "%s %064x m%d%s", rights[draw >> 16 & 1 ? 0 : 1 + i % 2],
+                       draw / 65536 % KEYS, i, i % 3 == 0 ? " my-run" : "");
+        assert_int_equal(dpt_admission_add_machine(&added, line, &err), DPT_OK);
+        at += snprintf(at, sizeof line, "%s\n", line);
+        read_machines(text);
+        expect_same_machines(&added, &lists);
+    }
+    assert_int_equal(dpt_admission_add_machine(&added, "allow " ONES " a", &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "expected define, join or deny"));
+    expect_same_machines(&added, &lists);
+    dpt_admission_fini(&added);
+}
+
 static void token_admits_each_machine_once(void **state)
 {
     (void)state;
@@ -235,6 +272,7 @@ int main(void)
         CASE(rights_are_of_last_line),
         CASE(bad_lines_change_nothing),
         CASE(lists_are_bounded),
+        CASE(added_line_counts_as_when_read),
         CASE(token_admits_each_machine_once),
         CASE(tokens_are_refused_with_reason),
         CASE(lines_are_read_again),

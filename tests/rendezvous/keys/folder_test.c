@@ -10,6 +10,9 @@
 #include "rendezvous/keys/folder.h"
 #include "tests/tmp.h"
 
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -191,10 +194,10 @@ static void lines_are_appended(void **state)
     assert_string_equal(text, "");
     assert_int_equal(first.inode, 0);
     free(text);
-    assert_int_equal(dpt_key_folder_append(&folder, "machines", "one", &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_append(&folder, "machines", "one", NULL, &err), DPT_OK);
     assert_int_equal(mode_of(path), 0600);
     assert_int_equal(dpt_fs_append(path, "by hand", 7, &err), DPT_OK); /* without a newline */
-    assert_int_equal(dpt_key_folder_append(&folder, "machines", "three", &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_append(&folder, "machines", "three", NULL, &err), DPT_OK);
     assert_int_equal(dpt_key_folder_read(&folder, "machines", &text, &second, &err), DPT_OK);
     assert_string_equal(text, "one\nby hand\nthree\n");
     free(text);
@@ -203,7 +206,69 @@ static void lines_are_appended(void **state)
     assert_memory_equal(&first, &second, sizeof first);
     memset(line, 'x', sizeof line);
     line[sizeof line - 1] = '\0';
-    assert_int_equal(dpt_key_folder_append(&folder, "machines", line, &err), DPT_EINVAL);
+    assert_int_equal(dpt_key_folder_append(&folder, "machines", line, NULL, &err), DPT_EINVAL);
+}
+
+/* A writer that has read the file knows its state after its line, unless another one has changed
+ * it. */
+static void state_follows_own_lines_only(void **state)
+{
+    (void)state;
+    struct dpt_key_file_state own, now;
+    struct dpt_err err;
+    char path[256];
+    path_in("machines", path);
+    own = dpt_key_folder_state(&folder, "machines"); /* no file */
+    assert_int_equal(dpt_key_folder_append(&folder, "machines", "one", &own, &err), DPT_OK);
+    assert_int_equal(own.inode, 0);
+    own = dpt_key_folder_state(&folder, "machines");
+    for (int i = 0; i < 9; i++) {
+        assert_int_equal(dpt_key_folder_append(&folder, "machines", "line", &own, &err), DPT_OK);
+        now = dpt_key_folder_state(&folder, "machines");
+        assert_true(own.inode != 0 && dpt_key_folder_is_same(own, now));
+    }
+    assert_int_equal(dpt_fs_append(path, "by hand\n", 8, &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_append(&folder, "machines", "line", &own, &err), DPT_OK);
+    assert_int_equal(own.inode, 0);
+    own = dpt_key_folder_state(&folder, "machines");
+    const int fd = open(path, O_WRONLY | O_CLOEXEC); /* by hand, of the same size */
+    assert_true(fd >= 0);
+    assert_int_equal(dpt_fs_pwrite_all(fd, "two", 3, 0, path, &err), DPT_OK);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(dpt_key_folder_append(&folder, "machines", "line", &own, &err), DPT_OK);
+    assert_int_equal(own.inode, 0);
+}
+
+static atomic_bool is_over;
+
+static void *append_by_hand(void *path)
+{
+    struct dpt_err err;
+    while (!atomic_load(&is_over))
+        DPT_ASSERT(dpt_fs_append(path, "#\n", 2, &err) == DPT_OK);
+    return NULL;
+}
+
+/* Another writer appends at any time: a state that follows has no line but the own one more. */
+static void state_follows_no_line_of_another_writer(void **state)
+{
+    (void)state;
+    enum { TIMES = 300, BYTES = sizeof "line\n" - 1 };
+    struct dpt_err err;
+    char path[256];
+    pthread_t writer;
+    path_in("machines", path);
+    assert_int_equal(dpt_key_folder_append(&folder, "machines", "line", NULL, &err), DPT_OK);
+    atomic_store(&is_over, false);
+    assert_int_equal(pthread_create(&writer, NULL, append_by_hand, path), 0);
+    for (int i = 0; i < TIMES; i++) {
+        const struct dpt_key_file_state before = dpt_key_folder_state(&folder, "machines");
+        struct dpt_key_file_state own = before;
+        assert_int_equal(dpt_key_folder_append(&folder, "machines", "line", &own, &err), DPT_OK);
+        assert_true(own.inode == 0 || own.bytes == before.bytes + BYTES);
+    }
+    atomic_store(&is_over, true);
+    assert_int_equal(pthread_join(writer, NULL), 0);
 }
 
 static void file_gets_another_name_and_time(void **state)
@@ -256,6 +321,7 @@ int main(void)
         CASE(foreign_folder_is_refused),       CASE(lines_are_appended),
         CASE(file_of_another_user_is_refused), CASE(removed_folder_is_said),
         CASE(file_gets_another_name_and_time), CASE(failed_write_leaves_no_file),
+        CASE(state_follows_own_lines_only),    CASE(state_follows_no_line_of_another_writer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

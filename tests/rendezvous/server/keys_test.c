@@ -151,7 +151,7 @@ static void denied_client_comes_back(void **state)
     keyed_make_server_look();
     keyed_tick_until(client, "no longer admits this machine's key");
     dpt_admission_print_machine(DPT_RIGHT_DEFINE, &ring.machine.public_key, "b", "", line);
-    assert_int_equal(dpt_key_folder_append(&keyed.folder, "machines", line, &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_append(&keyed.folder, "machines", line, NULL, &err), DPT_OK);
     keyed_tick_until(client, NULL);
     dpt_client_destroy(&client);
 }
@@ -271,7 +271,7 @@ static void spoilt_list_changes_nothing(void **state)
     char *text = NULL;
     struct dpt_err err;
     assert_int_equal(dpt_key_folder_read(&keyed.folder, "machines", &text, NULL, &err), DPT_OK);
-    assert_int_equal(dpt_key_folder_append(&keyed.folder, "machines", "what is this", &err),
+    assert_int_equal(dpt_key_folder_append(&keyed.folder, "machines", "what is this", NULL, &err),
                      DPT_OK);
     keyed_make_server_look();
     keyed_expect_served(&own);
@@ -296,7 +296,7 @@ static void replace_by_readable_list(const char *line)
     assert_int_equal(dpt_key_folder_read(&keyed.folder, "machines", &text, NULL, &err), DPT_OK);
     assert_int_equal(dpt_key_folder_replace(&keyed.folder, "fresh", text, &err), DPT_OK);
     free(text);
-    assert_int_equal(dpt_key_folder_append(&keyed.folder, "fresh", line, &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_append(&keyed.folder, "fresh", line, NULL, &err), DPT_OK);
     assert_int_equal(chmod(fresh, 0644), 0);
     assert_int_equal(rename(fresh, machines), 0);
 }
@@ -372,7 +372,8 @@ static void uses_count_while_the_list_is_spoilt(void **state)
     char other[160];
     struct dpt_err err;
     keyed_make_server_look();
-    assert_int_equal(dpt_key_folder_append(&keyed.folder, "tokens", "what is this", &err), DPT_OK);
+    assert_int_equal(dpt_key_folder_append(&keyed.folder, "tokens", "what is this", NULL, &err),
+                     DPT_OK);
     keyed_expect_served(&ring);
     assert_int_equal(keyed_count_lines("tokens", "used "), 1);
     (void)snprintf(other, sizeof other, "%s/c", keyed.dir);

@@ -1,0 +1,217 @@
+/* A gate admits machines into lists that are long, full, or changed by others. The test is its only
+ * thread. */
+#include "base/fs.h"
+#include "rendezvous/keys/curve.h"
+#include "rendezvous/keys/possession.h"
+#include "rendezvous/server/gate.h"
+#include "rendezvous/server/tokens.h"
+#include "tests/logged.h"
+#include "tests/tmp.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char dir[96];
+static struct dpt_key_folder folder;
+static struct dpt_gate *gate;
+
+static int setup(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    char keys[128];
+    if (!test_make_dir(dir, sizeof dir, "admission"))
+        return -1;
+    (void)snprintf(keys, sizeof keys, "%s/head", dir);
+    return dpt_key_folder_open(keys, &folder, &err) == DPT_OK ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    dpt_gate_destroy(&gate);
+    return dpt_fs_remove_tree(dir, &err) == DPT_OK ? 0 : -1;
+}
+
+static struct dpt_gate *start_gate(void)
+{
+    struct dpt_gate *made = NULL;
+    struct dpt_err err;
+    if (dpt_gate_create(folder.path, false, &made, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    return made;
+}
+
+static struct dpt_issued_token issue(enum dpt_right right, int64_t uses)
+{
+    const struct dpt_token_order order = {.right = right, .hours = 1, .uses = uses};
+    struct dpt_issued_token token;
+    struct dpt_err err;
+    if (dpt_token_issue(&folder, &order, (int64_t)time(NULL), &token, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    return token;
+}
+
+/* A list of `n` machines with different keys. */
+static void write_machines(unsigned n)
+{
+    enum { LINE = 6 + 1 + 64 + 1 + 1 + 1 };
+    struct dpt_err err;
+    char *text = calloc((size_t)n + 1, LINE), *at = text;
+    assert_non_null(text);
+    for (unsigned i = 0; i < n; i++)
+        at += snprintf(at, LINE + 1, "define %08x%056x m\n", i * 2654435761U, i);
+    assert_int_equal(dpt_key_folder_replace(&folder, "machines", text, &err), DPT_OK);
+    free(text);
+}
+
+/* A new machine asks with the token. *ret_key: its key; may be NULL. */
+static struct dpt_enroll_answer enroll(struct dpt_gate *by, const struct dpt_issued_token *token,
+                                       struct dpt_key *ret_key)
+{
+    const struct dpt_gate_peer peer = {
+        .right = DPT_RIGHT_TOKEN, .key = token->entry.key, .run = ""};
+    struct dpt_enroll_request request = {.name = "new"};
+    struct dpt_enroll_answer answer;
+    struct dpt_key_pair pair;
+    struct dpt_err err;
+    uint8_t message[DPT_ENROLL_MESSAGE_BYTES_MAX], reply[DPT_ENROLL_MESSAGE_BYTES_MAX];
+    assert_int_equal(dpt_curve_draw(&pair, &err), DPT_OK);
+    request.key = pair.public_key;
+    assert_int_equal(dpt_possession_prove(&request, &pair.secret_key, &dpt_gate_keys(by)->server,
+                                          &token->entry.key, &err),
+                     DPT_OK);
+    const size_t bytes = dpt_enroll_request_encode(&request, message);
+    const size_t answer_bytes = dpt_gate_enroll(by, &peer, message, bytes, reply);
+    assert_int_equal(dpt_enroll_answer_decode(reply, answer_bytes, &answer, &err), DPT_OK);
+    if (ret_key != NULL)
+        *ret_key = pair.public_key;
+    return answer;
+}
+
+static void expect_admitted(struct dpt_gate *by, const struct dpt_issued_token *token,
+                            struct dpt_key *ret_key)
+{
+    const struct dpt_enroll_answer answer = enroll(by, token, ret_key);
+    if (!answer.admitted)
+        fail_msg("%s", answer.text);
+}
+
+static enum dpt_right right_of(const struct dpt_key *key)
+{
+    struct dpt_gate_peer peer;
+    char hex[DPT_KEY_HEX_BYTES];
+    dpt_key_hex(key, hex);
+    dpt_gate_judge(gate, hex, &peer);
+    return peer.right;
+}
+
+/* Bytes that this process has read from files. */
+static bool read_so_far(uint64_t *ret)
+{
+    FILE *file = fopen("/proc/self/io", "re");
+    const bool found = file != NULL && fscanf(file, "rchar: %" SCNu64, ret) == 1;
+    if (file != NULL)
+        (void)fclose(file);
+    return found;
+}
+
+/* With 30,000 machines in the list (2 MB), and a token that has admitted 1,000, a further one costs
+ * as much as with none: it reads the last byte of two files, and nothing is read again after it. */
+static void admission_reads_no_list(void **state)
+{
+    (void)state;
+    enum { MACHINES = 30000, TIMES = 20, BYTES_MAX = 512 };
+    uint64_t before = 0, after = 0;
+    struct dpt_key last;
+    if (!read_so_far(&before))
+        skip();
+    write_machines(MACHINES);
+    gate = start_gate();
+    const struct dpt_issued_token token = issue(DPT_RIGHT_DEFINE, 1000);
+    expect_admitted(gate, &token, NULL); /* reads the list of tokens, which is new */
+    test_log_begin();
+    assert_true(read_so_far(&before));
+    for (int i = 0; i < TIMES; i++)
+        expect_admitted(gate, &token, &last);
+    assert_true(read_so_far(&after));
+    test_log_end();
+    assert_in_range((after - before) / TIMES, 1, BYTES_MAX);
+    assert_int_equal(test_log_count("again: it has changed"), 0);
+    assert_int_equal(right_of(&last), DPT_RIGHT_DEFINE);
+}
+
+/* What an operator writes between two admissions counts at the next one: a line more, and a line of
+ * the same size. */
+static void denial_between_admissions_is_noticed(void **state)
+{
+    (void)state;
+    gate = start_gate();
+    const struct dpt_issued_token token = issue(DPT_RIGHT_JOIN, 100);
+    struct dpt_err err;
+    char path[PATH_MAX], line[DPT_ADMISSION_LINE_BYTES];
+    assert_int_equal(dpt_fs_join(folder.path, "machines", path, sizeof path, &err), DPT_OK);
+    for (int i = 0; i < 9; i++) {
+        struct dpt_key denied;
+        expect_admitted(gate, &token, &denied);
+        assert_int_equal(right_of(&denied), DPT_RIGHT_JOIN);
+        if (i % 2 == 0) {
+            dpt_admission_print_machine(DPT_RIGHT_DENY, &denied, "b", "", line);
+            assert_int_equal(dpt_key_folder_append(&folder, "machines", line, NULL, &err), DPT_OK);
+        } else {
+            const int fd = open(path, O_WRONLY | O_CLOEXEC);
+            const int64_t size = dpt_key_folder_state(&folder, "machines").bytes;
+            dpt_admission_print_machine(DPT_RIGHT_DENY, &denied, "new", "", line);
+            assert_true(fd >= 0);
+            assert_int_equal(dpt_fs_pwrite_all(fd, line, strlen(line),
+                                               size - 1 - (int64_t)strlen(line), path, &err),
+                             DPT_OK);
+            assert_int_equal(close(fd), 0);
+        }
+        expect_admitted(gate, &token, NULL);
+        assert_int_equal(right_of(&denied), DPT_RIGHT_DENY);
+    }
+}
+
+/* Two servers of a folder admit in turn: each knows the machines of the other, and together they
+ * admit as many as the token may. */
+static void servers_of_a_folder_follow_each_other(void **state)
+{
+    (void)state;
+    enum { USES = 8 };
+    struct dpt_gate *other = start_gate();
+    struct dpt_key keys[USES];
+    gate = start_gate();
+    const struct dpt_issued_token token = issue(DPT_RIGHT_JOIN, USES);
+    for (int i = 0; i < USES; i++)
+        expect_admitted(i % 2 == 0 ? gate : other, &token, &keys[i]);
+    assert_false(enroll(other, &token, NULL).admitted);
+    const struct dpt_enroll_answer answer = enroll(gate, &token, NULL);
+    assert_false(answer.admitted);
+    assert_non_null(strstr(answer.text, "the token is used up (it admits 8 machines)"));
+    for (int i = 0; i < USES; i++)
+        assert_int_equal(right_of(&keys[i]), DPT_RIGHT_JOIN);
+    dpt_gate_destroy(&other);
+}
+
+int main(void)
+{
+#define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        CASE(admission_reads_no_list),
+        CASE(denial_between_admissions_is_noticed),
+        CASE(servers_of_a_folder_follow_each_other),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
