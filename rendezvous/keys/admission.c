@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/parse.h"
+#include "rendezvous/keys/folder.h"
 #include "rendezvous/keys/list.h"
 
 #include <inttypes.h>
@@ -11,6 +12,15 @@
 #include <string.h>
 
 enum { MACHINE_WORDS = 3, TOKEN_WORDS = 5 }; /* without RUN */
+enum {
+    USED_LINE_BYTES = sizeof "used  \n" - 1 + 2 * (DPT_KEY_HEX_BYTES - 1),
+    TOKEN_LINE_BYTES = sizeof "token  define 100000000000 65536 \n" + DPT_KEY_HEX_BYTES +
+                       DPT_ADMISSION_RUN_BYTES /* at most */
+};
+_Static_assert((DPT_ADMISSION_NEW_USES_MAX + DPT_ADMISSION_SPENT_LINES_MAX) * USED_LINE_BYTES +
+                       DPT_ADMISSION_TOKENS_MAX * TOKEN_LINE_BYTES <=
+                   DPT_KEY_FILE_BYTES_MAX - DPT_ADMISSION_SPARE_BYTES,
+               "the list of tokens has room for all uses of a new token");
 #define EXPIRES_S_MAX INT64_C(100000000000)
 
 static const char *const right_texts[DPT_RIGHT_COUNT] = {"none",  "deny", "spent",
@@ -135,6 +145,7 @@ static enum dpt_status fail_machine(size_t number, struct dpt_err *err)
 enum dpt_status dpt_admission_read_machines(struct dpt_admission *admission, const char *text,
                                             struct dpt_err *err)
 {
+    const char *begin = text;
     struct dpt_admitted_machine *machines = NULL;
     size_t n = 0, room = 0;
     struct dpt_key_list_line line = {0};
@@ -144,8 +155,10 @@ enum dpt_status dpt_admission_read_machines(struct dpt_admission *admission, con
         if (fits && line.n_words == 0)
             continue;
         if (n == DPT_ADMISSION_MACHINES_MAX)
-            status = dpt_fail(err, DPT_ECONFIG, "line %zu: more than %d machines", line.number,
-                              DPT_ADMISSION_MACHINES_MAX);
+            status = dpt_fail(err, DPT_ECONFIG,
+                              "line %zu: more than %d lines: delete those of machines that are "
+                              "gone",
+                              line.number, DPT_ADMISSION_MACHINES_MAX);
         else if (!dpt_array_reserve(&machines, &room, n + 1, sizeof *machines))
             status = dpt_fail_nomem(err, "list of machines");
         else if (!fits || !parse_machine(&line, &machines[n++]))
@@ -159,7 +172,20 @@ enum dpt_status dpt_admission_read_machines(struct dpt_admission *admission, con
     admission->machines = machines;
     admission->n_machines = keep_last_lines(machines, n);
     admission->machines_room = room;
+    admission->machine_lines = n;
+    admission->machine_bytes = (size_t)(text - begin);
     return DPT_OK;
+}
+
+enum dpt_status dpt_admission_check_room(const struct dpt_admission *admission, const char *folder,
+                                         struct dpt_err *err)
+{
+    if (admission->machine_lines < DPT_ADMISSION_MACHINES_MAX)
+        return DPT_OK;
+    return dpt_fail(err, DPT_EOVERFLOW,
+                    "'%s/machines' has %zu lines, which is the most: delete those of machines that "
+                    "are gone, then try again",
+                    folder, admission->machine_lines);
 }
 
 enum dpt_status dpt_admission_add_machine(struct dpt_admission *admission, const char *line,
@@ -167,6 +193,7 @@ enum dpt_status dpt_admission_add_machine(struct dpt_admission *admission, const
 {
     struct dpt_key_list_line words = {0};
     struct dpt_admitted_machine machine;
+    const size_t bytes = strlen(line) + 1;
     if (!dpt_key_list_read_line(&line, &words) || !parse_machine(&words, &machine))
         return fail_machine(words.number, err);
     machine.line = 0;
@@ -180,6 +207,8 @@ enum dpt_status dpt_admission_add_machine(struct dpt_admission *admission, const
         admission->n_machines++;
     }
     admission->machines[place] = machine;
+    admission->machine_lines++;
+    admission->machine_bytes += bytes;
     return DPT_OK;
 }
 
@@ -289,6 +318,7 @@ enum dpt_status dpt_admission_read_tokens(struct dpt_admission *admission, const
     free(admission->tokens);
     admission->tokens = tokens.items;
     admission->n_tokens = tokens.n;
+    admission->token_bytes = strlen(text);
     return DPT_OK;
 }
 
@@ -389,4 +419,5 @@ void dpt_admission_count_use(struct dpt_admission *admission, const struct dpt_k
         dpt_admission_find_token(admission->tokens, admission->n_tokens, token_key);
     if (token != NULL)
         token->used++;
+    admission->token_bytes += USED_LINE_BYTES;
 }

@@ -27,9 +27,13 @@
 #include <stdint.h>
 
 enum {
-    DPT_ADMISSION_MACHINES_MAX = 65536,
+    DPT_ADMISSION_MACHINES_MAX = 65536, /* lines of the list of machines */
     DPT_ADMISSION_TOKENS_MAX = 1024,
-    DPT_ADMISSION_USES_MAX = 65536,
+    DPT_ADMISSION_USES_MAX = 65536,     /* in the line of a token */
+    DPT_ADMISSION_NEW_USES_MAX = 50000, /* of a token that is made: the lines of these fit */
+    /* Room that tokens leave to the lines of the operator. */
+    DPT_ADMISSION_SPARE_LINES = 1024,         /* of the list of machines */
+    DPT_ADMISSION_SPARE_BYTES = 256 * 1024,   /* of each list */
     DPT_ADMISSION_TOKEN_HOURS_MAX = 24 * 366, /* from the time when a token is made */
     DPT_ADMISSION_CLOCK_S = 3600,             /* by which clocks may differ without a remark */
     DPT_ADMISSION_SPENT_DAYS = 7,             /* a spent token stays in the list after its expiry */
@@ -83,6 +87,8 @@ struct dpt_admission {
     size_t n_machines, machines_room;
     struct dpt_admission_token *tokens; /* (n_tokens) owned, in the order of the list */
     size_t n_tokens;
+    size_t machine_lines;              /* without comments: each line of a key counts */
+    size_t machine_bytes, token_bytes; /* of the texts of the lists */
 };
 
 void dpt_admission_fini(struct dpt_admission *admission);
@@ -143,10 +149,16 @@ struct dpt_admission_decision {
 };
 
 /* Decides about a request over a connection with the key of a token. now_s: seconds since 1970. A
- * machine that is admitted already costs no use. Changes nothing. */
+ * machine that is admitted already costs no use. None is admitted by whose lines a list would have
+ * less room than DPT_ADMISSION_SPARE_LINES and _BYTES. Changes nothing. */
 void dpt_admission_decide(const struct dpt_admission *admission, const struct dpt_key *token_key,
                           const struct dpt_enroll_request *request, int64_t now_s,
                           struct dpt_admission_decision *ret);
+
+/* DPT_EOVERFLOW: the list of machines in this folder has as many lines as are read, so another one
+ * would make it a list that no server can read. */
+DPT_MUST_USE enum dpt_status dpt_admission_check_room(const struct dpt_admission *admission,
+                                                      const char *folder, struct dpt_err *err);
 
 /* Changes the list in memory as a line that was appended changes it when it is read, at a cost
  * that hardly depends on the length of the list. Fails as dpt_admission_read_machines. */

@@ -2,6 +2,7 @@
 #include "rendezvous/keys/internal.h"
 
 #include "base/utc.h"
+#include "rendezvous/keys/folder.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -57,6 +58,28 @@ void dpt_admission_explain(const struct dpt_admission *admission, const struct d
         (void)snprintf(ret, BYTES, "of no machine in the list and of no token");
 }
 
+/* Writes which list has only the operator's room left, and the remedy; "": none. */
+static void print_full(const struct dpt_admission *admission, char ret[DPT_ENROLL_TEXT_BYTES])
+{
+    enum {
+        LINES = DPT_ADMISSION_MACHINES_MAX - DPT_ADMISSION_SPARE_LINES,
+        BYTES = DPT_KEY_FILE_BYTES_MAX - DPT_ADMISSION_SPARE_BYTES
+    };
+    const size_t lines = admission->machine_lines, bytes = admission->machine_bytes,
+                 token_bytes = admission->token_bytes;
+    ret[0] = '\0';
+    if (lines >= LINES || bytes + DPT_ADMISSION_LINE_BYTES > BYTES)
+        (void)snprintf(ret, DPT_ENROLL_TEXT_BYTES,
+                       "the server's file 'machines' has %zu lines and %zu bytes, and tokens fill "
+                       "%d and %d: delete lines of machines that are gone",
+                       lines, bytes, LINES, BYTES);
+    else if (token_bytes + DPT_ADMISSION_LINE_BYTES > BYTES)
+        (void)snprintf(ret, DPT_ENROLL_TEXT_BYTES,
+                       "the server's file 'tokens' has %zu bytes, and uses of tokens fill %d: "
+                       "delete lines of tokens that are not needed, with their uses",
+                       token_bytes, BYTES);
+}
+
 static void print_refusal(const struct dpt_admission *admission,
                           const struct dpt_admission_token *token, int64_t now_s,
                           char ret[DPT_ENROLL_TEXT_BYTES])
@@ -82,11 +105,8 @@ static void print_refusal(const struct dpt_admission *admission,
     else if (state == DPT_TOKEN_USED_UP)
         (void)snprintf(ret, BYTES, "the token is used up (it admits %u machine%s): %s",
                        (unsigned)token->uses, plural(token->uses), again);
-    else if (admission->n_machines >= DPT_ADMISSION_MACHINES_MAX)
-        (void)snprintf(ret, BYTES, "the server knows %d machines, which is the most",
-                       DPT_ADMISSION_MACHINES_MAX);
     else
-        ret[0] = '\0';
+        print_full(admission, ret);
 }
 
 void dpt_admission_decide(const struct dpt_admission *admission, const struct dpt_key *token_key,

@@ -157,8 +157,10 @@ enum dpt_status dpt_key_folder_read(const struct dpt_key_folder *folder, const c
         bytes = (size_t)st.st_size;
     }
     if (bytes > DPT_KEY_FILE_BYTES_MAX)
-        status = dpt_fail(err, DPT_ECONFIG, "'%s' has %zu bytes, at most %d are read", path, bytes,
-                          DPT_KEY_FILE_BYTES_MAX);
+        status = dpt_fail(err, DPT_ECONFIG,
+                          "'%s' has %zu bytes, at most %d are read: delete lines "
+                          "that are not needed",
+                          path, bytes, DPT_KEY_FILE_BYTES_MAX);
     char *text = status == DPT_OK ? calloc(1, bytes + 1) : NULL;
     if (status == DPT_OK && text == NULL)
         status = dpt_fail_nomem(err, "read '%s'", path);
@@ -279,6 +281,11 @@ static enum dpt_status append_line(int fd, const char *path, const char *line,
     const int n = snprintf(whole, sizeof whole, "%s%s\n", last != '\n' ? "\n" : "", line);
     if (n < 0 || (size_t)n >= sizeof whole)
         return dpt_fail(err, DPT_EINVAL, "a line of %d bytes is too long for '%s'", n, path);
+    if (before->st_size + n > DPT_KEY_FILE_BYTES_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW,
+                        "'%s' has %lld bytes, and with another line more than the %d that are "
+                        "read: delete lines that are not needed, then try again",
+                        path, (long long)before->st_size, DPT_KEY_FILE_BYTES_MAX);
     DPT_TRY(dpt_fs_append(path, whole, (size_t)n, err));
     /* Before the sync, so that a change during the sync is one after this state. */
     const bool is_alone = fstat(fd, &after) == 0 && after.st_size == before->st_size + n;

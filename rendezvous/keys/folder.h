@@ -83,9 +83,10 @@ DPT_MUST_USE enum dpt_status dpt_key_folder_rename(const struct dpt_key_folder *
 
 /* Appends `line` and a newline with one write(2), and syncs the file; creates it with mode 0600. If
  * the file's last line has no newline, one is written first. The cost does not depend on the file's
- * size. *state (may be NULL): that of the text which the caller has read. If the file now has that
- * text and the line, *state becomes the state after the line; else, because another process has
- * changed the file, it becomes all zero. */
+ * size. DPT_EOVERFLOW: with the line the file would be too large to be read, so nothing is
+ * written. *state (may be NULL): that of the text which the caller has read. If the file now has
+ * that text and the line, *state becomes the state after the line; else, because another process
+ * has changed the file, it becomes all zero. */
 DPT_MUST_USE enum dpt_status dpt_key_folder_append(const struct dpt_key_folder *folder,
                                                    const char *name, const char *line,
                                                    struct dpt_key_file_state *state,

@@ -81,6 +81,7 @@ static enum dpt_status read_list(struct dpt_gate *gate, enum watched file, struc
 static enum dpt_status append_machine(struct dpt_gate *gate, const char *line, struct dpt_err *err)
 {
     struct dpt_key_file_state state = gate->states[WATCHED_MACHINES];
+    DPT_TRY(dpt_admission_check_room(&gate->admission, gate->keys.folder.path, err));
     DPT_TRY(dpt_key_folder_append(&gate->keys.folder, machines_name, line, &state, err));
     if (state.inode == 0) /* another process has changed the file */
         return read_list(gate, WATCHED_MACHINES, err);

@@ -64,7 +64,7 @@ static const char help_text[] =
     "                    that you trust; workers then need --rdzv-token none\n"
     "  --new-token       make a token, print it, and end; a running server knows it at once\n"
     "  --token-hours N   time for which a token is good (default 24)\n"
-    "  --token-uses N    machines that a token admits (default 64)\n"
+    "  --token-uses N    machines that a token admits (default 64, at most 50000)\n"
     "  --join-only       machines of the token may join runs, but not define one by its config\n"
     "  --run R           machines of the token may take part in run R only\n"
     "  --new-key         draw a new key for the server: a running server tells its machines, and "
@@ -154,7 +154,8 @@ static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *
         {"--new-token", .flag = &ret->new_token},
         {"--token-hours", "N", .number = &ret->order.hours, .min = 1,
          .max = DPT_ADMISSION_TOKEN_HOURS_MAX},
-        {"--token-uses", "N", .number = &ret->order.uses, .min = 1, .max = DPT_ADMISSION_USES_MAX},
+        {"--token-uses", "N", .number = &ret->order.uses, .min = 1,
+         .max = DPT_ADMISSION_NEW_USES_MAX},
         {"--join-only", .flag = &ret->join_only},
         {"--run", "R", .text = &ret->order.run},
         {"--new-key", .flag = &ret->new_key},

@@ -233,8 +233,8 @@ static enum dpt_status find_machine(const struct dpt_admission *list, const char
                     which, path, DPT_KEY_SHORT_DIGITS);
 }
 
-enum dpt_status dpt_token_deny_machine(const struct dpt_key_folder *folder, const char *which,
-                                       struct dpt_admitted_machine *ret, struct dpt_err *err)
+static enum dpt_status deny_machine(const struct dpt_key_folder *folder, const char *which,
+                                    struct dpt_admitted_machine *ret, struct dpt_err *err)
 {
     struct dpt_admission list = {0};
     char *text = NULL, line[DPT_ADMISSION_LINE_BYTES];
@@ -244,8 +244,20 @@ enum dpt_status dpt_token_deny_machine(const struct dpt_key_folder *folder, cons
     status = dpt_wrap(err, status, "'%s/%s'", folder->path, machines_name);
     if (status == DPT_OK)
         status = find_machine(&list, which, folder->path, ret, err);
+    if (status == DPT_OK)
+        status = dpt_admission_check_room(&list, folder->path, err);
     dpt_admission_fini(&list);
     DPT_TRY(status);
     dpt_admission_print_machine(DPT_RIGHT_DENY, &ret->key, ret->name, "", line);
     return dpt_key_folder_append(folder, machines_name, line, NULL, err);
+}
+
+enum dpt_status dpt_token_deny_machine(const struct dpt_key_folder *folder, const char *which,
+                                       struct dpt_admitted_machine *ret, struct dpt_err *err)
+{
+    int lock = -1; /* a server that admits machines might take the room of the line */
+    DPT_TRY(dpt_key_folder_lock(folder, &lock, err));
+    const enum dpt_status status = deny_machine(folder, which, ret, err);
+    dpt_key_folder_unlock(lock);
+    return status;
 }

@@ -29,7 +29,7 @@ struct dpt_issued_token {
  * server admits machines by it at once. Old tokens that admit no machine leave the list first
  * (dpt_admission_prune_tokens), and a warning is logged if tokens of the list are
  * DPT_TOKEN_AHEAD. now_s: seconds since 1970. DPT_EOVERFLOW: DPT_ADMISSION_TOKENS_MAX tokens are
- * still good, or DPT_TOKEN_AHEAD with uses left. */
+ * still good, or DPT_TOKEN_AHEAD with uses left; or the list has no room. */
 DPT_MUST_USE enum dpt_status dpt_token_issue(const struct dpt_key_folder *folder,
                                              const struct dpt_token_order *order, int64_t now_s,
                                              struct dpt_issued_token *ret, struct dpt_err *err);
@@ -47,7 +47,7 @@ DPT_MUST_USE enum dpt_status dpt_token_new_server_key(const struct dpt_key_folde
 
 /* Appends a line to the list of machines which denies a machine. `which`: its name, or at least
  * eight digits of its key. *ret: the machine as it was listed. DPT_ECONFIG: no machine, or several,
- * are called so. */
+ * are called so. DPT_EOVERFLOW: the list has no room. */
 DPT_MUST_USE enum dpt_status dpt_token_deny_machine(const struct dpt_key_folder *folder,
                                                     const char *which,
                                                     struct dpt_admitted_machine *ret,

@@ -39,7 +39,7 @@ def one_line(text):
     (["--new-token", "--run", "a/b"], "--run 'a/b' is no name of a run"),
     (["--new-key", "--after-s", "-1"], "--after-s: expected an integer from 0 to 2592000, got '-1'"),
     (["--new-token", "--token-hours", "0"], "--token-hours: expected an integer from 1 to 8784, got '0'"),
-    (["--new-token", "--token-uses", "x"], "--token-uses: expected an integer from 1 to 65536, got 'x'"),
+    (["--new-token", "--token-uses", "x"], "--token-uses: expected an integer from 1 to 50000, got 'x'"),
     (["--after-s", "5"], "--after-s is the time until a new key is in force: give --new-key, too"),
     (["--token-uses", "2"], "--token-hours and --token-uses are of a token that --new-token makes: give --new-token"),
     (["--port", "0", "--token-hours", "24"], "are of a token that --new-token makes"),

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "rendezvous/keys/folder.h"
 #include "tests/rendezvous/keys/lists.h"
 
 #include <stdio.h>
@@ -86,7 +87,8 @@ static void lists_are_bounded(void **state)
     for (int i = 0; i <= DPT_ADMISSION_MACHINES_MAX; i++)
         at += snprintf(at, LINE + 1, "join %064x\n", (unsigned)i);
     assert_int_equal(dpt_admission_read_machines(&lists, text, &err), DPT_ECONFIG);
-    assert_non_null(strstr(err.text, "more than 65536 machines"));
+    assert_non_null(
+        strstr(err.text, "more than 65536 lines: delete those of machines that are gone"));
     at[-LINE] = '\0'; /* one line less */
     read_machines(text);
     assert_int_equal(lists.n_machines, DPT_ADMISSION_MACHINES_MAX);
@@ -96,6 +98,8 @@ static void lists_are_bounded(void **state)
 static void expect_same_machines(const struct dpt_admission *a, const struct dpt_admission *b)
 {
     assert_int_equal(a->n_machines, b->n_machines);
+    assert_int_equal(a->machine_lines, b->machine_lines);
+    assert_int_equal(a->machine_bytes, b->machine_bytes);
     for (size_t i = 0; i < a->n_machines; i++) {
         assert_memory_equal(&a->machines[i].key, &b->machines[i].key, sizeof a->machines[i].key);
         assert_int_equal(a->machines[i].right, b->machines[i].right);
@@ -155,6 +159,39 @@ static void token_admits_each_machine_once(void **state)
     assert_int_equal(right_of(4), DPT_RIGHT_SPENT); /* expired */
     assert_string_equal(dpt_right_text(DPT_RIGHT_SPENT), "spent");
     assert_string_equal(dpt_right_text(DPT_RIGHT_DEFINE), "define");
+}
+
+/* A list that a use makes too long, in lines or bytes, for the operator to add to it: one line
+ * less, and the machine is admitted. */
+static void full_lists_admit_nobody(void **state)
+{
+    (void)state;
+    enum {
+        LINES = DPT_ADMISSION_MACHINES_MAX - DPT_ADMISSION_SPARE_LINES,
+        BYTES = DPT_KEY_FILE_BYTES_MAX - DPT_ADMISSION_SPARE_BYTES
+    };
+    read_tokens("token " FOURS " join 1000 2\n");
+    const size_t token_bytes = lists.token_bytes;
+    assert_int_equal(token_bytes, strlen("token " FOURS " join 1000 2\n"));
+    lists.machine_lines = LINES - 1;
+    assert_true(decide(4, 1, 999).is_new);
+    lists.machine_lines = LINES;
+    expect_refused(4, 1, 999,
+                   "file 'machines' has 64512 lines and 0 bytes, and tokens fill 64512 "
+                   "and 8126464: delete lines of machines that are gone");
+    lists.machine_lines = 0;
+    lists.machine_bytes = BYTES - DPT_ADMISSION_LINE_BYTES;
+    assert_true(decide(4, 1, 999).is_new);
+    lists.machine_bytes++;
+    expect_refused(4, 1, 999, "file 'machines' has 0 lines and 8126145 bytes");
+    lists.machine_bytes = 0;
+    lists.token_bytes = BYTES - DPT_ADMISSION_LINE_BYTES;
+    assert_true(decide(4, 1, 999).is_new);
+    const struct dpt_key four = key_of(4);
+    dpt_admission_count_use(&lists, &four);
+    expect_refused(4, 1, 999, "file 'tokens' has 8126279 bytes, and uses of tokens fill 8126464: ");
+    assert_int_equal(lists.token_bytes,
+                     BYTES - DPT_ADMISSION_LINE_BYTES + strlen("used " FOURS " " ONES "\n"));
 }
 
 static void tokens_are_refused_with_reason(void **state)
@@ -274,6 +311,7 @@ int main(void)
         CASE(lists_are_bounded),
         CASE(added_line_counts_as_when_read),
         CASE(token_admits_each_machine_once),
+        CASE(full_lists_admit_nobody),
         CASE(tokens_are_refused_with_reason),
         CASE(lines_are_read_again),
         CASE(right_may_be_for_one_run),

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -61,6 +62,21 @@ static struct dpt_issued_token issue(enum dpt_right right, int64_t uses)
     if (dpt_token_issue(&folder, &order, (int64_t)time(NULL), &token, &err) != DPT_OK)
         fail_msg("%s", err.text);
     return token;
+}
+
+/* Appends `n` lines to a file by hand. `format`: of a line, for a number; these are from `first`
+ * on. */
+static void append_lines(const char *name, const char *format, unsigned n, unsigned first)
+{
+    struct dpt_err err;
+    char path[PATH_MAX];
+    assert_int_equal(dpt_fs_join(folder.path, name, path, sizeof path, &err), DPT_OK);
+    FILE *file = fopen(path, "ae");
+    assert_non_null(file);
+    assert_int_equal(fchmod(fileno(file), 0600), 0);
+    for (unsigned i = 0; i < n; i++)
+        assert_true(fprintf(file, format, first + i) > 0);
+    assert_int_equal(fclose(file), 0);
 }
 
 /* A list of `n` machines with different keys. */
@@ -205,6 +221,108 @@ static void servers_of_a_folder_follow_each_other(void **state)
     dpt_gate_destroy(&other);
 }
 
+static void expect_text(const char *text, const char *wanted)
+{
+    if (strstr(text, wanted) == NULL)
+        fail_msg("wanted '%s' in: %s", wanted, text);
+}
+
+static struct dpt_key_file_state state_of(const char *name)
+{
+    return dpt_key_folder_state(&folder, name);
+}
+
+/* A server that starts again reads the lists, and another operator's command has room. */
+static void expect_lists_serve_on(void)
+{
+    struct dpt_err err;
+    struct dpt_admitted_machine machine;
+    dpt_gate_destroy(&gate);
+    gate = start_gate();
+    (void)issue(DPT_RIGHT_JOIN, 1);
+    if (dpt_token_deny_machine(&folder, "m", &machine, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    dpt_gate_destroy(&gate);
+    gate = start_gate();
+    assert_int_equal(right_of(&machine.key), DPT_RIGHT_DENY);
+}
+
+/* Half the lines deny keys of other lines: lines count, not keys. */
+static void lines_of_machines_end_admissions(void **state)
+{
+    (void)state;
+    enum { LINES = DPT_ADMISSION_MACHINES_MAX - DPT_ADMISSION_SPARE_LINES };
+    write_machines(0);
+    gate = start_gate(); /* adds its own line */
+    dpt_gate_destroy(&gate);
+    append_lines("machines", "deny %064x\n", LINES / 2 - 2, 1);
+    append_lines("machines", "define %064x\n", LINES / 2 - 2, 1);
+    append_lines("machines", "join %064x b\n", 1, LINES);
+    append_lines("machines", "join %064x m\n", 1, LINES + 1);
+    gate = start_gate();
+    const struct dpt_issued_token token = issue(DPT_RIGHT_JOIN, 9);
+    expect_admitted(gate, &token, NULL);
+    const struct dpt_key_file_state machines = state_of("machines"), tokens = state_of("tokens");
+    expect_text(enroll(gate, &token, NULL).text, "'machines' has 64512 lines and 4");
+    assert_true(dpt_key_folder_is_same(machines, state_of("machines")));
+    assert_true(dpt_key_folder_is_same(tokens, state_of("tokens")));
+    expect_lists_serve_on();
+}
+
+/* Uses of other tokens have made the list large. */
+static void bytes_of_tokens_end_admissions(void **state)
+{
+    (void)state;
+    enum { BYTES = DPT_KEY_FILE_BYTES_MAX - DPT_ADMISSION_SPARE_BYTES };
+    write_machines(1);
+    const struct dpt_issued_token token = issue(DPT_RIGHT_JOIN, DPT_ADMISSION_NEW_USES_MAX);
+    char line[2 * DPT_ADMISSION_LINE_BYTES], hex[DPT_KEY_HEX_BYTES];
+    dpt_key_hex(&token.entry.key, hex);
+    (void)snprintf(line, sizeof line, "token %064x join %lld %d\nused %064x %%064x\n", 1,
+                   (long long)time(NULL) + 99, DPT_ADMISSION_USES_MAX, 1);
+    append_lines("tokens", line, 1, 1);
+    const size_t bytes = (size_t)state_of("tokens").bytes;
+    append_lines("tokens", strchr(line, '\n') + 1,
+                 (unsigned)((BYTES - DPT_ADMISSION_LINE_BYTES - bytes) / 135), 1);
+    gate = start_gate();
+    expect_admitted(gate, &token, NULL);
+    const struct dpt_key_file_state machines = state_of("machines"), tokens = state_of("tokens");
+    expect_text(enroll(gate, &token, NULL).text, "'tokens' has 8126");
+    assert_true(dpt_key_folder_is_same(machines, state_of("machines")));
+    assert_true(dpt_key_folder_is_same(tokens, state_of("tokens")));
+    expect_lists_serve_on();
+}
+
+/* The room of the operator is used, too: no command writes a list that no server can read. */
+static void full_lists_are_left_as_they_are(void **state)
+{
+    (void)state;
+    const struct dpt_token_order order = {.right = DPT_RIGHT_JOIN, .hours = 1, .uses = 1};
+    struct dpt_gate *none = NULL;
+    struct dpt_issued_token token;
+    struct dpt_admitted_machine machine;
+    struct dpt_err err;
+    write_machines(DPT_ADMISSION_MACHINES_MAX - 1);
+    append_lines("machines", "join %064x b\n", 1, 1);
+    append_lines("tokens", "# %064x\n", DPT_KEY_FILE_BYTES_MAX / 67, 0);
+    const struct dpt_key_file_state machines = state_of("machines"), tokens = state_of("tokens");
+    assert_int_equal(dpt_token_deny_machine(&folder, "b", &machine, &err), DPT_EOVERFLOW);
+    expect_text(err.text,
+                "/machines' has 65536 lines, which is the most: delete those of machines");
+    assert_int_equal(dpt_gate_create(folder.path, false, &none, &err), DPT_EOVERFLOW);
+    expect_text(err.text,
+                "/machines' has 65536 lines, which is the most: delete those of machines");
+    assert_int_equal(dpt_token_current(&folder, &order, (int64_t)time(NULL), &token, &err),
+                     DPT_EOVERFLOW);
+    expect_text(err.text, "bytes, and with another line more than the 8388608 that are read: del");
+    assert_true(dpt_key_folder_is_same(machines, state_of("machines")));
+    assert_true(dpt_key_folder_is_same(tokens, state_of("tokens")));
+    append_lines("tokens", "# %064x\n", 1, 0); /* by hand */
+    assert_int_equal(dpt_token_current(&folder, &order, (int64_t)time(NULL), &token, &err),
+                     DPT_ECONFIG);
+    expect_text(err.text, "at most 8388608 are read: delete lines that are not needed");
+}
+
 int main(void)
 {
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -212,6 +330,9 @@ int main(void)
         CASE(admission_reads_no_list),
         CASE(denial_between_admissions_is_noticed),
         CASE(servers_of_a_folder_follow_each_other),
+        CASE(lines_of_machines_end_admissions),
+        CASE(bytes_of_tokens_end_admissions),
+        CASE(full_lists_are_left_as_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
