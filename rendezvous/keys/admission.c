@@ -392,6 +392,32 @@ enum dpt_status dpt_admission_prune_tokens(const char *text, int64_t now_s, char
     return DPT_OK;
 }
 
+enum dpt_status dpt_admission_revoke_token(const char *text, const struct dpt_key *key,
+                                           char *ret_text, struct dpt_err *err)
+{
+    struct tokens tokens = {.most = SIZE_MAX};
+    struct dpt_key_list_line line = {0};
+    struct dpt_admission_token token;
+    struct dpt_key of;
+    DPT_TRY(read_tokens(text, &tokens, err));
+    free(tokens.items);
+    while (*text != '\0') {
+        const char *from = text;
+        (void)dpt_key_list_read_line(&text, &line); /* every word fits, see above */
+        if (line.n_words == 0 || !is_key(line.words[1], &of) || !dpt_key_equal(&of, key)) {
+            memcpy(ret_text, from, (size_t)(text - from));
+            ret_text += text - from;
+        } else if (parse_token(&line, &token)) {
+            token.expires_s = 0;
+            dpt_admission_print_token(&token, ret_text);
+            ret_text += strlen(ret_text);
+            *ret_text++ = '\n';
+        }
+    }
+    *ret_text = '\0';
+    return DPT_OK;
+}
+
 void dpt_admission_print_token(const struct dpt_admission_token *token,
                                char ret[DPT_ADMISSION_LINE_BYTES])
 {

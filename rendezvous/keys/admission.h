@@ -10,7 +10,8 @@
  * The last line of a key counts. A line of the list of tokens is one of
  *
  *     token KEY RIGHT EXPIRES USES [RUN]    a token's public key; the right that it gives; seconds
- *                                           since 1970; the number of machines that it admits
+ *                                           since 1970, 0: it was revoked; the number of machines
+ *                                           that it admits
  *     used KEY MACHINE                      it has admitted a machine
  *
  * Empty lines and lines that begin with # are ignored. Lists are appended to or replaced, so a
@@ -122,6 +123,12 @@ DPT_MUST_USE enum dpt_status dpt_admission_prune_tokens(const char *text, int64_
                                                         char *ret_text,
                                                         struct dpt_admission_pruned *ret,
                                                         struct dpt_err *err);
+
+/* Copies a list of tokens in which one is revoked: its line has the expiry 0, so that no clock
+ * finds it good, and its uses are gone. Of other tokens nothing changes. ret_text: room for the
+ * text and DPT_ADMISSION_LINE_BYTES. DPT_ECONFIG: a line is malformed. DPT_ENOMEM. */
+DPT_MUST_USE enum dpt_status dpt_admission_revoke_token(const char *text, const struct dpt_key *key,
+                                                        char *ret_text, struct dpt_err *err);
 
 /* now_s: seconds since 1970. */
 enum dpt_right dpt_admission_right(const struct dpt_admission *admission, const struct dpt_key *key,

@@ -21,6 +21,11 @@ enum dpt_right dpt_admission_right(const struct dpt_admission *admission, const 
                                                                      : DPT_RIGHT_SPENT;
 }
 
+static bool is_revoked(const struct dpt_admission_token *token)
+{
+    return token != NULL && token->expires_s == 0;
+}
+
 static const char *plural(uint32_t n)
 {
     return n == 1 ? "" : "s";
@@ -40,6 +45,8 @@ void dpt_admission_explain(const struct dpt_admission *admission, const struct d
     dpt_utc_text(token != NULL ? token->expires_s : 0, expires);
     if (dpt_admission_find_machine(admission, key) != NULL)
         (void)snprintf(ret, BYTES, "denied in the list of machines");
+    else if (is_revoked(token))
+        (void)snprintf(ret, BYTES, "of a token that was revoked");
     else if (state == DPT_TOKEN_EXPIRED)
         (void)snprintf(ret, BYTES,
                        "of a token that expired at %s, and this machine's clock says %s: set the "
@@ -76,7 +83,7 @@ static void print_full(const struct dpt_admission *admission, char ret[DPT_ENROL
     else if (token_bytes + DPT_ADMISSION_LINE_BYTES > BYTES)
         (void)snprintf(ret, DPT_ENROLL_TEXT_BYTES,
                        "the server's file 'tokens' has %zu bytes, and uses of tokens fill %d: "
-                       "delete lines of tokens that are not needed, with their uses",
+                       "revoke tokens that are not needed (dpt-rdzv --revoke)",
                        token_bytes, BYTES);
 }
 
@@ -92,6 +99,8 @@ static void print_refusal(const struct dpt_admission *admission,
     dpt_utc_text(now_s, now);
     if (token == NULL)
         (void)snprintf(ret, BYTES, "the server does not know this token: %s", again);
+    else if (is_revoked(token))
+        (void)snprintf(ret, BYTES, "the token was revoked: %s", again);
     else if (state == DPT_TOKEN_EXPIRED)
         (void)snprintf(ret, BYTES,
                        "the token expired %" PRId64 " s ago by the server's clock (%s), which may "

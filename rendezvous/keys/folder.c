@@ -323,7 +323,7 @@ enum dpt_status dpt_key_folder_replace(const struct dpt_key_folder *folder, cons
     DPT_TRY(path_of(folder, name, path, err));
     DPT_TRY(write_temporary(folder, path, text, temporary, err));
     if (rename(temporary, path) == 0)
-        return DPT_OK;
+        return dpt_fs_sync_dir(folder->path, err); /* else a revoked token might come back */
     const enum dpt_status status =
         dpt_fail(err, DPT_ECONFIG, "create '%s': %s", path, strerror(errno));
     (void)unlink(temporary); /* the first error is reported */

@@ -35,7 +35,7 @@ struct arguments {
     const char *port_file, *state_dir;
     struct dpt_token_order order; /* of tokens that are made; its numbers are 0 while they are read,
                                      if they are not given */
-    const char *deny;             /* --deny; NULL: not given */
+    const char *deny, *revoke;    /* --deny, --revoke; NULL: not given */
     bool new_token, join_only, new_key;
     int64_t after_s; /* of --new-key; -1: not given */
     bool help, version;
@@ -47,6 +47,7 @@ static const char help_text[] =
     "       dpt-rdzv history [--state-dir DIR | --port N] [--run R] [--json]\n"
     "       dpt-rdzv --new-token [--token-hours N] [--token-uses N] [--join-only] [--run R]\n"
     "                [--key-dir DIR]\n"
+    "       dpt-rdzv --revoke TOKEN [--key-dir DIR]\n"
     "       dpt-rdzv --new-key [--after-s N] [--key-dir DIR]\n"
     "       dpt-rdzv --deny MACHINE [--key-dir DIR]\n"
     "\n"
@@ -67,6 +68,9 @@ static const char help_text[] =
     "  --token-uses N    machines that a token admits (default 64, at most 50000)\n"
     "  --join-only       machines of the token may join runs, but not define one by its config\n"
     "  --run R           machines of the token may take part in run R only\n"
+    "  --revoke TOKEN    a token admits no machine from now on: its text, or 8 digits of its key, "
+    "as in the file 'tokens' of the\n"
+    "                    key folder\n"
     "  --new-key         draw a new key for the server: a running server tells its machines, and "
     "changes to it later\n"
     "  --after-s N       seconds until then (default 30; a running server takes 5 at least)\n"
@@ -114,18 +118,23 @@ static enum dpt_status set_log_level(void *ctx, const char *text, struct dpt_err
 static enum dpt_status check_combination(const struct arguments *arguments, struct dpt_err *err)
 {
     const struct dpt_token_order *order = &arguments->order;
-    const int commands = arguments->new_token + arguments->new_key + (arguments->deny != NULL);
+    const int commands = arguments->new_token + arguments->new_key + (arguments->deny != NULL) +
+                         (arguments->revoke != NULL);
     if (arguments->server.open && (commands > 0 || arguments->server.key_dir != NULL))
         return dpt_fail(err, DPT_ECONFIG,
                         "--open means that there are no keys: leave out --key-dir, --new-token, "
-                        "--new-key and --deny, or leave out --open");
+                        "--revoke, --new-key and --deny, or leave out --open");
     if (order->run != NULL && !dpt_admission_is_run(order->run))
         return dpt_fail(err, DPT_ECONFIG,
                         "--run '%.70s' is no name of a run: 1 to 63 letters, digits, '.', '_' and "
                         "'-', the first no '.'",
                         order->run);
     if (commands > 1)
-        return dpt_fail(err, DPT_ECONFIG, "give one of --new-token, --new-key and --deny");
+        return dpt_fail(err, DPT_ECONFIG,
+                        "give one of --new-token, --revoke, --new-key and --deny");
+    if (arguments->revoke != NULL && order->run != NULL)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--revoke takes no --run: a token is revoked for every run");
     if (arguments->deny != NULL && order->run != NULL)
         return dpt_fail(err, DPT_ECONFIG,
                         "--deny takes no --run, because it cuts the machine off from every run: "
@@ -158,6 +167,7 @@ static enum dpt_status parse_arguments(int argc, char **argv, struct arguments *
          .max = DPT_ADMISSION_NEW_USES_MAX},
         {"--join-only", .flag = &ret->join_only},
         {"--run", "R", .text = &ret->order.run},
+        {"--revoke", "TOKEN", .text = &ret->revoke},
         {"--new-key", .flag = &ret->new_key},
         {"--after-s", "N", .number = &ret->after_s, .max = DPT_NEW_KEY_AFTER_S_MAX},
         {"--deny", "MACHINE", .text = &ret->deny},
@@ -203,6 +213,7 @@ static enum dpt_status print_new_token(const struct arguments *arguments, struct
 {
     struct dpt_key_folder folder;
     struct dpt_issued_token token;
+    char hex[DPT_KEY_HEX_BYTES];
     DPT_TRY(dpt_key_folder_open(arguments->server.key_dir, &folder, err));
     if (!is_of_a_server(&folder))
         dpt_log(DPT_LOG_WARN,
@@ -211,9 +222,28 @@ static enum dpt_status print_new_token(const struct arguments *arguments, struct
                 "its user",
                 folder.path);
     DPT_TRY(dpt_token_issue(&folder, &arguments->order, (int64_t)time(NULL), &token, err));
+    dpt_key_hex(&token.entry.key, hex);
+    dpt_log(DPT_LOG_INFO,
+            "the token's line in '%s/tokens' begins with 'token %.8s'; dpt-rdzv --revoke %.8s "
+            "revokes it",
+            folder.path, hex, hex);
     (void)printf("%s\n", token.text);
     if (fflush(stdout) != 0 || ferror(stdout))
         return dpt_fail_errno(err, errno, "write to standard output");
+    return DPT_OK;
+}
+
+static enum dpt_status revoke_token(const struct arguments *arguments, struct dpt_err *err)
+{
+    struct dpt_key_folder folder;
+    struct dpt_admission_token token;
+    char hex[DPT_KEY_HEX_BYTES];
+    DPT_TRY(dpt_key_folder_open(arguments->server.key_dir, &folder, err));
+    DPT_TRY(dpt_token_revoke(&folder, arguments->revoke, &token, err));
+    dpt_key_hex(&token.key, hex);
+    (void)printf("the token %.8s admits no machine any more; machines that it has admitted stay: "
+                 "cut them off with dpt-rdzv --deny\n",
+                 hex);
     return DPT_OK;
 }
 
@@ -243,9 +273,9 @@ static enum dpt_status deny_machine(const struct arguments *arguments, struct dp
     DPT_TRY(dpt_token_deny_machine(&folder, arguments->deny, &machine, err));
     dpt_key_hex(&machine.key, hex);
     (void)printf("machine %s (key %.8s) is denied; a running server cuts it off within a second. A "
-                 "token that it has may still admit it with a new key: remove the token's line "
-                 "from '%s/tokens'\n",
-                 machine.name, hex, folder.path);
+                 "token that it has may still admit it with a new key: revoke the token (dpt-rdzv "
+                 "--revoke). The line 'used TOKEN %.8s…' of '%s/tokens' has its digits\n",
+                 machine.name, hex, hex, folder.path);
     return DPT_OK;
 }
 
@@ -382,6 +412,8 @@ static enum dpt_status run_server(int argc, char **argv, struct dpt_err *err)
     }
     if (arguments.new_token)
         return print_new_token(&arguments, err);
+    if (arguments.revoke != NULL)
+        return revoke_token(&arguments, err);
     if (arguments.new_key)
         return announce_new_key(&arguments, err);
     if (arguments.deny != NULL)

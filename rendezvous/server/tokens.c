@@ -191,6 +191,75 @@ enum dpt_status dpt_token_new_server_key(const struct dpt_key_folder *folder, in
     return status;
 }
 
+/* The only token of the list that `which` names: its text, or first digits of its key. */
+static enum dpt_status find_token(const struct dpt_admission *list, const char *which,
+                                  const char *path, struct dpt_admission_token *ret,
+                                  struct dpt_err *err)
+{
+    struct dpt_token token;
+    struct dpt_key_pair pair;
+    char digits[DPT_KEY_HEX_BYTES], hex[DPT_KEY_HEX_BYTES];
+    size_t n = 0;
+    (void)snprintf(digits, sizeof digits, "%s", which);
+    if (strncmp(which, "dpt1-", 5) == 0) { /* a message does not repeat a token */
+        DPT_TRY(dpt_wrap(err, dpt_token_parse(which, &token, err), "--revoke"));
+        const struct dpt_key secret_key = dpt_token_secret_key(&token);
+        DPT_TRY(dpt_curve_pair(&secret_key, &pair, err));
+        dpt_key_hex(&pair.public_key, digits);
+    }
+    for (size_t i = 0; i < list->n_tokens && strlen(digits) >= DPT_KEY_SHORT_DIGITS; i++) {
+        dpt_key_hex(&list->tokens[i].key, hex);
+        if (strncmp(hex, digits, strlen(digits)) != 0)
+            continue;
+        *ret = list->tokens[i];
+        n++;
+    }
+    if (n == 1)
+        return DPT_OK;
+    if (n > 1)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--revoke %s: the keys of %zu tokens in '%s/tokens' begin so; give more "
+                        "digits",
+                        digits, n, path);
+    return dpt_fail(err, DPT_ECONFIG,
+                    "--revoke %s: no token in '%s/tokens' has a key with these first %d digits or "
+                    "more. One that has left the list admits nobody; a server of another user or "
+                    "folder has another list: name its folder with --key-dir, as its user",
+                    digits, path, DPT_KEY_SHORT_DIGITS);
+}
+
+static enum dpt_status revoke_token(const struct dpt_key_folder *folder, const char *which,
+                                    struct dpt_admission_token *ret, struct dpt_err *err)
+{
+    struct dpt_admission list = {0};
+    char *text = NULL;
+    DPT_TRY(dpt_key_folder_read(folder, list_name, &text, NULL, err));
+    char *revoked = malloc(strlen(text) + DPT_ADMISSION_LINE_BYTES);
+    enum dpt_status status = revoked != NULL ? dpt_admission_read_tokens(&list, text, err)
+                                             : dpt_fail_nomem(err, "list of tokens");
+    status = dpt_wrap(err, status, "'%s/%s'", folder->path, list_name);
+    if (status == DPT_OK)
+        status = find_token(&list, which, folder->path, ret, err);
+    if (status == DPT_OK)
+        status = dpt_admission_revoke_token(text, &ret->key, revoked, err);
+    if (status == DPT_OK && strcmp(text, revoked) != 0)
+        status = dpt_key_folder_replace(folder, list_name, revoked, err);
+    dpt_admission_fini(&list);
+    free(revoked);
+    free(text);
+    return status;
+}
+
+enum dpt_status dpt_token_revoke(const struct dpt_key_folder *folder, const char *which,
+                                 struct dpt_admission_token *ret, struct dpt_err *err)
+{
+    int lock = -1;
+    DPT_TRY(dpt_key_folder_lock(folder, &lock, err));
+    const enum dpt_status status = revoke_token(folder, which, ret, err);
+    dpt_key_folder_unlock(lock);
+    return status;
+}
+
 static bool is_called(const struct dpt_admitted_machine *machine, const char *which)
 {
     char hex[DPT_KEY_HEX_BYTES];

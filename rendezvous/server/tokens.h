@@ -40,6 +40,13 @@ DPT_MUST_USE enum dpt_status dpt_token_current(const struct dpt_key_folder *fold
                                                const struct dpt_token_order *order, int64_t now_s,
                                                struct dpt_issued_token *ret, struct dpt_err *err);
 
+/* Revokes a token of the list: it admits nobody from now on, and machines that it has admitted
+ * stay. `which`: its text, or at least eight digits of its key. *ret: the token as it was listed;
+ * one that is revoked already stays so. DPT_ECONFIG: no token, or several, are called so. */
+DPT_MUST_USE enum dpt_status dpt_token_revoke(const struct dpt_key_folder *folder,
+                                              const char *which, struct dpt_admission_token *ret,
+                                              struct dpt_err *err);
+
 /* Draws the key that a running server takes at at_s (seconds since 1970), and until then tells to
  * its machines. DPT_ECONFIG: there is one already. */
 DPT_MUST_USE enum dpt_status dpt_token_new_server_key(const struct dpt_key_folder *folder,

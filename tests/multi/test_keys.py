@@ -123,6 +123,24 @@ def test_spent_tokens_are_known_after_a_restart(cluster, slow):
         cluster.server.wait_log(re.escape(said), 10 * slow)
 
 
+def test_token_is_revoked(cluster, slow):
+    """Its line is found by the digits that are printed beside it; a server that runs refuses it from then on."""
+    folder = cluster.root / "head"
+    code, out, err = rdzv("--new-token", "--key-dir", folder)
+    digits = re.search(r"begins with 'token (\w{8})'; dpt-rdzv --revoke \1 revokes it", err).group(1)
+    assert code == 0 and re.fullmatch(r"dpt1-[\w-]{68}\n", out), out
+    lines = (folder / "tokens").read_text().splitlines()
+    assert [line for line in lines if line.startswith(f"token {digits}")] == lines[-1:]
+    for which in (digits, digits, out.strip()):
+        code, said, err = rdzv("--revoke", which, "--key-dir", folder)
+        assert code == 0 and f"the token {digits} admits no machine any more" in said, err
+    worker = start_worker(cluster, "a", out.strip())
+    assert worker.wait(30 * slow) == DENIED
+    cluster.server.wait_log("which is of a token that was revoked", 10 * slow)
+    code, said, err = rdzv("--revoke", digits[:-1], "--key-dir", folder)
+    assert code == 2 and said == "" and f"no token in '{folder}/tokens' has a key with these first 8 digits" in err
+
+
 def test_many_tokens_stop_no_start(make_cluster):
     """Old tokens that admit nobody leave the list. With as many good ones as may be none is made; a server starts."""
     cluster = make_cluster()

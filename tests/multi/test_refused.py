@@ -35,7 +35,7 @@ def one_line(text):
     (["--port", "0", "--port-file", "/proc"], "--port-file: "),
     (["--log-level", "loud"], "debug, info, warn, error"),
     (["--open", "--new-token"], "--open means that there are no keys"),
-    (["--new-token", "--deny", "x"], "give one of --new-token, --new-key and --deny"),
+    (["--new-token", "--deny", "x"], "give one of --new-token, --revoke, --new-key and --deny"),
     (["--new-token", "--run", "a/b"], "--run 'a/b' is no name of a run"),
     (["--new-key", "--after-s", "-1"], "--after-s: expected an integer from 0 to 2592000, got '-1'"),
     (["--new-token", "--token-hours", "0"], "--token-hours: expected an integer from 1 to 8784, got '0'"),
@@ -45,6 +45,8 @@ def one_line(text):
     (["--port", "0", "--token-hours", "24"], "are of a token that --new-token makes"),
     (["--new-key", "--token-uses", "64"], "are of a token that --new-token makes"),
     (["--deny", "x", "--run", "r"], "--deny takes no --run, because it cuts the machine off from every run"),
+    (["--revoke", "x", "--run", "r"], "--revoke takes no --run: a token is revoked for every run"),
+    (["--open", "--revoke", "x"], "--open means that there are no keys"),
     (["--key-dir", "/proc/keys"], "key folder"),
 ])
 def test_server_options(args, said):

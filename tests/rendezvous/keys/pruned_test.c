@@ -184,6 +184,40 @@ static void tokens_ahead_give_way_to_none(void **state)
     free(list.text);
 }
 
+/* The lines of other tokens, and what they have used, stay as they are. */
+static void revoked_token_admits_nobody(void **state)
+{
+    (void)state;
+    static const char before[] =
+        "# mine\n\ntoken " ONES " join 1000 2 my-run\nused " ONES " " THREES "\n  token  " FOURS
+        " define\t1000 9 my-run # b\nused " FOURS " " THREES "\nused " TWOS " " FOURS
+        "\ntoken " TWOS " join 1000 3";
+    static const char first[] =
+        "# mine\n\ntoken " ONES " join 1000 2 my-run\nused " ONES " " THREES "\ntoken " FOURS
+        " define 0 9 my-run\nused " TWOS " " FOURS "\ntoken " TWOS " join 1000 3";
+    static const char both[] = "# mine\n\ntoken " ONES " join 1000 2 my-run\nused " ONES " " THREES
+                               "\ntoken " FOURS " define 0 9 my-run\ntoken " TWOS " join 0 3\n";
+    char text[sizeof before + DPT_ADMISSION_LINE_BYTES], again[sizeof text];
+    char why[DPT_ADMISSION_WHY_BYTES];
+    const struct dpt_key two = key_of(2), four = key_of(4);
+    struct dpt_err err;
+    assert_int_equal(dpt_admission_revoke_token(before, &four, text, &err), DPT_OK);
+    assert_string_equal(text, first);
+    assert_int_equal(dpt_admission_revoke_token(first, &four, again, &err), DPT_OK);
+    assert_string_equal(again, first);
+    assert_int_equal(dpt_admission_revoke_token(first, &two, text, &err), DPT_OK);
+    assert_string_equal(text, both);
+    read_tokens(text);
+    assert_int_equal(right_of(1), DPT_RIGHT_TOKEN);
+    for (int64_t now_s = 0; now_s < 2000; now_s += 999) { /* also by a clock that is wrong */
+        assert_int_equal(dpt_admission_right(&lists, &four, now_s), DPT_RIGHT_SPENT);
+        expect_refused(4, 3, now_s, "the token was revoked: make another");
+        dpt_admission_explain(&lists, &four, now_s, why);
+        assert_string_equal(why, "of a token that was revoked");
+    }
+    assert_int_equal(dpt_admission_revoke_token("token x", &four, text, &err), DPT_ECONFIG);
+}
+
 static void bad_list_is_not_pruned(void **state)
 {
     (void)state;
@@ -201,7 +235,7 @@ int main(void)
         CASE(spent_tokens_stay_for_days),      CASE(tokens_of_a_clock_ahead_are_counted),
         CASE(spent_tokens_take_no_room),       CASE(uses_of_spent_tokens_are_bounded),
         CASE(wrong_clock_loses_no_good_token), CASE(tokens_ahead_give_way_to_none),
-        CASE(bad_list_is_not_pruned),
+        CASE(revoked_token_admits_nobody),     CASE(bad_list_is_not_pruned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

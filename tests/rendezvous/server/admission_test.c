@@ -323,6 +323,69 @@ static void full_lists_are_left_as_they_are(void **state)
     expect_text(err.text, "at most 8388608 are read: delete lines that are not needed");
 }
 
+static void expect_revoked(const char *which, const struct dpt_issued_token *wanted)
+{
+    struct dpt_admission_token token;
+    struct dpt_err err;
+    if (dpt_token_revoke(&folder, which, &token, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    assert_memory_equal(&token.key, &wanted->entry.key, sizeof token.key);
+}
+
+/* A token is revoked by its digits or its text, once or twice; others are good. The server's next
+ * start prints none that is revoked. */
+static void revoked_token_admits_no_machine(void **state)
+{
+    (void)state;
+    const struct dpt_token_order order = {.right = DPT_RIGHT_JOIN, .hours = 1, .uses = 9};
+    struct dpt_issued_token current;
+    struct dpt_key machine;
+    struct dpt_err err;
+    char hex[DPT_KEY_HEX_BYTES];
+    gate = start_gate();
+    const struct dpt_issued_token good = issue(DPT_RIGHT_JOIN, 9), a = issue(DPT_RIGHT_JOIN, 9),
+                                  b = issue(DPT_RIGHT_JOIN, 9);
+    expect_admitted(gate, &a, &machine);
+    expect_admitted(gate, &b, NULL);
+    dpt_key_hex(&a.entry.key, hex);
+    hex[DPT_KEY_SHORT_DIGITS] = '\0';
+    expect_revoked(hex, &a);
+    expect_text(enroll(gate, &a, NULL).text, "the token was revoked: make another");
+    const struct dpt_key_file_state tokens = state_of("tokens");
+    expect_revoked(hex, &a);
+    assert_true(dpt_key_folder_is_same(tokens, state_of("tokens")));
+    expect_revoked(b.text, &b);
+    expect_text(enroll(gate, &b, NULL).text, "the token was revoked: make another");
+    expect_admitted(gate, &good, NULL);
+    assert_int_equal(right_of(&machine), DPT_RIGHT_JOIN);
+    assert_int_equal(dpt_token_current(&folder, &order, (int64_t)time(NULL), &current, &err),
+                     DPT_OK);
+    assert_string_not_equal(current.text, b.text); /* which was the newest */
+}
+
+static void wrong_names_of_tokens_revoke_none(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *which, *why;
+    } cases[] = {
+        {"0000000a", "--revoke 0000000a: no token in '"},
+        {"0000000", "a key with these first 8 digits or more"},
+        {"", "--revoke : no token in '"},
+        {"00000000", "--revoke 00000000: the keys of 2 tokens in '"},
+        {"dpt1-abc", "--revoke: "},
+    };
+    struct dpt_admission_token token;
+    struct dpt_err err;
+    append_lines("tokens", "token %064x join 99999999 2\n", 2, 1);
+    const struct dpt_key_file_state tokens = state_of("tokens");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(dpt_token_revoke(&folder, cases[i].which, &token, &err), DPT_ECONFIG);
+        expect_text(err.text, cases[i].why);
+    }
+    assert_true(dpt_key_folder_is_same(tokens, state_of("tokens")));
+}
+
 int main(void)
 {
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -333,6 +396,8 @@ int main(void)
         CASE(lines_of_machines_end_admissions),
         CASE(bytes_of_tokens_end_admissions),
         CASE(full_lists_are_left_as_they_are),
+        CASE(revoked_token_admits_no_machine),
+        CASE(wrong_names_of_tokens_revoke_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
