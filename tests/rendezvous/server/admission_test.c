@@ -247,6 +247,25 @@ static void expect_lists_serve_on(void)
     assert_int_equal(right_of(&machine.key), DPT_RIGHT_DENY);
 }
 
+/* A list of machines with a bad line: no line is added, and the token loses no use. */
+static void spoilt_list_of_machines_gets_no_line(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    char *text = NULL;
+    gate = start_gate();
+    const struct dpt_issued_token token = issue(DPT_RIGHT_JOIN, 1);
+    assert_int_equal(dpt_key_folder_read(&folder, "machines", &text, NULL, &err), DPT_OK);
+    append_lines("machines", "what is %u\n", 1, 1);
+    const struct dpt_key_file_state machines = state_of("machines"), tokens = state_of("tokens");
+    expect_text(enroll(gate, &token, NULL).text, "the server cannot write its list of machines");
+    assert_true(dpt_key_folder_is_same(machines, state_of("machines")));
+    assert_true(dpt_key_folder_is_same(tokens, state_of("tokens")));
+    assert_int_equal(dpt_key_folder_replace(&folder, "machines", text, &err), DPT_OK);
+    free(text);
+    expect_admitted(gate, &token, NULL);
+}
+
 /* Half the lines deny keys of other lines: lines count, not keys. */
 static void lines_of_machines_end_admissions(void **state)
 {
@@ -393,6 +412,7 @@ int main(void)
         CASE(admission_reads_no_list),
         CASE(denial_between_admissions_is_noticed),
         CASE(servers_of_a_folder_follow_each_other),
+        CASE(spoilt_list_of_machines_gets_no_line),
         CASE(lines_of_machines_end_admissions),
         CASE(bytes_of_tokens_end_admissions),
         CASE(full_lists_are_left_as_they_are),
