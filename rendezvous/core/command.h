@@ -29,4 +29,11 @@ void dpt_rdzv_drain_node(struct command *command);
 void dpt_rdzv_evict_node(struct command *command);
 void dpt_rdzv_allow_node(struct command *command);
 
+/* ---- control_refused.c ---- */
+
+/* True: this is a copy of a question that was refused; the command gets the same outcome. */
+bool dpt_rdzv_was_refused(const struct inquiry *from, struct command *command);
+/* Keeps the outcome if it is a refusal. */
+void dpt_rdzv_keep_refusal(const struct inquiry *from, const struct command *command);
+
 #endif

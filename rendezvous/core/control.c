@@ -454,7 +454,8 @@ void dpt_rdzv_take_control(const struct inquiry *from)
     const bool allowed = dpt_rdzv_may_command(from, &control, command.text);
     if (!allowed)
         command.reply->outcome = REFUSED;
-    const bool found = allowed && (lists || find_run(&command));
+    const bool repeated = allowed && dpt_rdzv_was_refused(from, &command);
+    const bool found = allowed && !repeated && (lists || find_run(&command));
     if (found && verb == DPT__CONTROL_VERB__CONTROL_NODES)
         dpt_rdzv_reply_add_nodes(core, command.reply, command.run, command.control->first);
     else if (found && verb == DPT__CONTROL_VERB__CONTROL_SHOW)
@@ -463,6 +464,8 @@ void dpt_rdzv_take_control(const struct inquiry *from)
         dump_run(&command, &status);
     else if (found && !lists)
         carry_out(&command);
+    if (!repeated)
+        dpt_rdzv_keep_refusal(from, &command);
     for (size_t i = 0; i < core->n_runs; i++)
         if ((allowed && verb == DPT__CONTROL_VERB__CONTROL_RUNS &&
              dpt_rdzv_may_see(from, core->runs[i])) ||

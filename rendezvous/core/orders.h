@@ -56,6 +56,19 @@ struct unsaved {
     char text[UNSAVED_TEXT_BYTES]; /* "rank 3 (node b, host gpu7): checkpoint of step 40 in …" */
 };
 
+enum { REFUSED_QUESTIONS_MAX = 32 };
+
+/* Questions that were refused, the newest ones: a copy that comes later (the server was suspended,
+ * say) is refused likewise, because the operator has heard the first answer. */
+struct refused_questions {
+    struct refused_question {
+        uint64_t conn, counter; /* counter 0: the entry is unused */
+        Dpt__ControlOutcome outcome;
+        char text[DPT_PROTO_TEXT_BYTES];
+    } ring[REFUSED_QUESTIONS_MAX];
+    size_t n; /* number ever added to the ring */
+};
+
 /* Pending requests. They are not durable: dpt-ctl repeats them until they are fulfilled. */
 struct operator_requests {
     int64_t save_from;     /* a checkpoint of this step or a later one; 0: none */

@@ -20,7 +20,7 @@
  *   join.h      join_claim.c, owner.c, unhealthy.c, join.c, report.c
  *                                                         messages of agents
  *   control.h, command.h
- *               control_info.c, control_nodes.c, control.c
+ *               control_info.c, control_nodes.c, control_refused.c, control.c
  *                                                         messages of an operator (orders.h)
  *   core.h      core.c                                    events, time, views */
 #ifndef DPT_RENDEZVOUS_CORE_RUN_STATE_H
@@ -404,6 +404,7 @@ struct dpt_rdzv {
     uint32_t n_nodes;              /* of all runs */
     struct pace pace;
     struct deny_list denied;
+    struct refused_questions refused_questions;
     struct unhealthy_list unhealthy;
     struct outbox out;
 };

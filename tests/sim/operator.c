@@ -77,6 +77,7 @@ static void note_target(struct sim *sim, const struct sim_command *command)
 /* The message waits while the server is stopped; without a server it is lost. */
 static void send_command(struct sim *sim, int number, const Dpt__Control *control)
 {
+    const struct sim_command *command = &sim->operator.commands[number];
     char node[] = "dpt-ctl";
     Dpt__Stamp stamp = DPT__STAMP__INIT;
     Dpt__AgentState state = DPT__AGENT_STATE__INIT;
@@ -85,7 +86,7 @@ static void send_command(struct sim *sim, int number, const Dpt__Control *contro
     stamp.incarnation = 1;
     state.version = DPT_PROTO_VERSION;
     state.stamp = &stamp;
-    state.counter = 1;
+    state.counter = command->answers + 1;
     state.control = (Dpt__Control *)control;
     struct event event = {.at_ms = sim->now_ms + 1,
                           .kind = EV_SERVER_MESSAGE,
@@ -180,6 +181,7 @@ void operator_answered(struct sim *sim, uint64_t conn, const Dpt__ControlReply *
     struct sim_command *command = &sim->operator.commands[number];
     if (command->done)
         return;
+    command->answers++;
     if (command->step < 0) {
         command->stops_answered = sim->operator.own_stops;
         sim_say(sim, "operator: %s",

@@ -286,10 +286,10 @@ enum { COMMANDS_MAX = 16 };
 struct sim_command {
     Dpt__ControlVerb verb;
     int machine;
-    int64_t length_ms; /* PAUSE, EVICT: from its end to RESUME or ALLOW */
-    int64_t step;      /* of the last reply; -1: none came */
-    uint64_t number;
-    uint64_t stops_answered; /* own_stops when the command was first answered */
+    int64_t length_ms;        /* PAUSE, EVICT: from its end to RESUME or ALLOW */
+    int64_t step;             /* of the last reply; -1: none came */
+    uint64_t number, answers; /* of the last reply; to its questions */
+    uint64_t stops_answered;  /* own_stops when the command was first answered */
     bool done;
 };
 

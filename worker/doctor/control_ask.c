@@ -79,7 +79,7 @@ static enum dpt_status encode_control(const struct question *q, uint8_t frame[FR
     state.version = DPT_PROTO_VERSION;
     state.software = software;
     state.stamp = &stamp;
-    state.counter = ++q->line->counter;
+    state.counter = q->line->counter;
     state.control = (Dpt__Control *)q->control;
     return dpt_message_encode(&state.base, frame, FRAME_BYTES, ret_bytes, err);
 }
@@ -188,6 +188,7 @@ enum dpt_status dpt_control_ask(struct dpt_control_line *line, const Dpt__Contro
 {
     struct question q = {.line = line, .control = control};
     const int64_t until_ms = dpt_now_ms() + timeout_ms;
+    line->counter++; /* of the question: its copies have the same */
     DPT_TRY(check_question(&q, err));
     for (;;) {
         DPT_TRY(take_events(&q, err));

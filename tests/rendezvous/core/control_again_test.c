@@ -112,6 +112,22 @@ static void stop_of_a_run_that_failed_is_refused(void **state)
     refused(stop_again(0, number), "ended before it was stopped");
 }
 
+/* The server was suspended, and reads all copies at once: a node joins between two of them. */
+static void copy_of_a_refused_question_is_refused(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    refused(order(VERB(EVICT), "c"), "no run here has a node 'c'");
+    fake_say(&c, &stage);
+    assert_true(c.counter_seen > 0);
+    refused(copy(VERB(EVICT), "c"), "no run here has a node 'c'");
+    fake_say(&c, &stage);
+    assert_true(c.counter_seen > 0);
+    done(order(VERB(EVICT), "c"));
+    IS(c, EXPELLED);
+    done(copy(VERB(EVICT), "c"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -120,6 +136,7 @@ int main(void)
         TEST(stop_before_the_first_generation_has_a_number),
         TEST(stop_that_was_taken_back_is_refused),
         TEST(stop_of_a_run_that_failed_is_refused),
+        TEST(copy_of_a_refused_question_is_refused),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

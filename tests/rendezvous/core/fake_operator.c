@@ -44,6 +44,8 @@ static void keep_reply(const Dpt__ServerState *message)
     free(data);
 }
 
+static uint64_t counter; /* of the last question */
+
 static Dpt__ControlOutcome send_as(const struct operator_rights *rights, Dpt__Control *control)
 {
     Dpt__Stamp stamp = DPT__STAMP__INIT;
@@ -54,7 +56,7 @@ static Dpt__ControlOutcome send_as(const struct operator_rights *rights, Dpt__Co
     state.version = DPT_PROTO_VERSION;
     state.software = "test";
     state.stamp = &stamp;
-    state.counter = 1;
+    state.counter = counter;
     state.control = control;
     stage.on_reply = keep_reply;
     stage.now_ms += 40; /* the server answers 32 commands a second */
@@ -68,6 +70,7 @@ static Dpt__ControlOutcome send_as(const struct operator_rights *rights, Dpt__Co
 
 Dpt__ControlOutcome send_control(Dpt__Control *control)
 {
+    counter++;
     return send_as(&(struct operator_rights){0}, control);
 }
 
@@ -78,6 +81,7 @@ Dpt__ControlOutcome order_as(const struct operator_rights *rights, Dpt__ControlV
     control.verb = verb;
     control.run = (char *)run;
     control.step = -1;
+    counter++;
     return send_as(rights, &control);
 }
 
@@ -88,6 +92,15 @@ Dpt__ControlOutcome order(Dpt__ControlVerb verb, const char *node)
     control.node = (char *)node;
     control.step = -1;
     return send_control(&control);
+}
+
+Dpt__ControlOutcome copy(Dpt__ControlVerb verb, const char *node)
+{
+    Dpt__Control control = DPT__CONTROL__INIT;
+    control.verb = verb;
+    control.node = (char *)node;
+    control.step = -1;
+    return send_as(&(struct operator_rights){0}, &control);
 }
 
 Dpt__ControlOutcome again(Dpt__ControlVerb verb, const char *node)
