@@ -7,8 +7,9 @@
 #include <string.h>
 
 static const char runs_sql[] =
-    "SELECT run_id, run, user, state, began, ended, generation, step, saved_step, restarts_used,"
-    " error FROM runs WHERE ?1 IS NULL OR run = ?1 ORDER BY run_id";
+    "SELECT run_id, run, user, state, began, ended, generation, nullif(step, -1),"
+    " nullif(saved_step, -1), restarts_used, error FROM runs"
+    " WHERE ?1 IS NULL OR run = ?1 ORDER BY run_id";
 
 static const char generations_sql[] =
     "SELECT began, generation, world, nodes, resume_step, last_step, steps_lost, detect_ms,"
@@ -22,8 +23,12 @@ static const char racks_sql[] =
     " (SELECT max(record) FROM members WHERE run_id = ?1) ORDER BY first_rank)"
     " WHERE some IS NOT NULL GROUP BY rack ORDER BY rack IS NULL, rack";
 
+/* The text of a loss does not name the node. A node that a restarted server has not heard has no
+ * host. */
 static const char failures_sql[] =
-    "SELECT at, what, text FROM failures WHERE run_id = ?1 ORDER BY at";
+    "SELECT at, what, CASE WHEN what != 'node lost' THEN text WHEN host = '' THEN node || ': ' ||"
+    " text ELSE node || ' (host ' || host || '): ' || text END FROM failures WHERE run_id = ?1"
+    " ORDER BY at";
 
 static const char checkpoints_sql[] =
     "SELECT reported, step, generation FROM checkpoints WHERE run_id = ?1 ORDER BY step";

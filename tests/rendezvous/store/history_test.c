@@ -71,6 +71,7 @@ static void live(void)
     health.fault = "core 3 computes wrong values";
     a.state.health = &health;
     a.state.rack = "r1";
+    b.state.host_name = "vm";
     fake_say(&a, &stage); /* is refused, and joins mended */
     health.fault = "";
     trio_start();
@@ -93,7 +94,8 @@ static void text_names_losses_and_checkpoints(void **state)
     char *text = print_history(NULL, false);
     expect(text, "run demo of alice: open, began ");
     expect(text, "saved step 3, 1 restarts in use");
-    expect(text, "node b lost: control and data connections broken");
+    expect(text, "node b (host vm, rank 1) lost: control and data connections broken");
+    expect(text, " node lost    b (host vm): control and data connections broken\n");
     expect(text, "restart used");
     expect(text, "  checkpoints\n");
     expect(text, "nodes refused by their health check\n  2");
@@ -103,6 +105,31 @@ static void text_names_losses_and_checkpoints(void **state)
     expect(text, "   25.0  start\n"); /* 1000 ms / 40 ms */
     expect(text, "  rack                     nodes  (of the newest plan)\n"
                  "  r1                           1  a\n");
+    free(text);
+}
+
+/* A server that was started again has not heard b, and knows no host of it. */
+static void text_names_lost_node_without_host(void **state)
+{
+    (void)state;
+    trio_start();
+    stage_restart_with_journal(&stage, 101);
+    a.conn += 100;
+    a.ranks[0].plan_rank = (int32_t)fake_place(&a)->rank;
+    stage_pass_speaking(&stage, (struct fake *const[]){&a}, 1, 60000);
+    write_journal();
+    char *text = print_history(NULL, false);
+    expect(text, " node lost    b: ");
+    free(text);
+}
+
+static void text_of_a_run_without_steps_has_none(void **state)
+{
+    (void)state;
+    fake_say(&a, &stage);
+    write_journal();
+    char *text = print_history(NULL, false);
+    expect(text, ", generation 0, step -, saved step -, 0 restarts in use\n");
     free(text);
 }
 
@@ -349,6 +376,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(text_names_losses_and_checkpoints, setup, teardown),
+        cmocka_unit_test_setup_teardown(text_names_lost_node_without_host, setup, teardown),
+        cmocka_unit_test_setup_teardown(text_of_a_run_without_steps_has_none, setup, teardown),
         cmocka_unit_test_setup_teardown(nodes_of_an_ended_run_are_not_lost, setup, teardown),
         cmocka_unit_test_setup_teardown(losses_before_the_end_stay, setup, teardown),
         cmocka_unit_test_setup_teardown(generation_that_never_ran_has_no_speed, setup, teardown),
