@@ -96,12 +96,15 @@ static void print_token(FILE *out, const struct dpt_announce *announce)
     (void)fprintf(out, "  Processes with the key folder %s need no token.\n", announce->key_folder);
 }
 
+void dpt_announce_no_keys(FILE *out)
+{
+    (void)fputs("WARNING: no keys (--open): any process that reaches the port can join, read and "
+                "stop runs, and choose the paths of workers without a config\n",
+                out);
+}
+
 void dpt_announce_print(const struct dpt_announce *announce, FILE *out)
 {
-    if (announce->token == NULL)
-        (void)fprintf(out,
-                      "WARNING: no keys (--open): any process that reaches the port can join, read "
-                      "and stop runs, and choose the paths of workers without a config\n");
     (void)fprintf(out, "dpt-rdzv %s listening on %s %s\n", announce->version, announce->endpoint,
                   announce->token != NULL ? "with keys" : "without keys");
     print_addresses(out, announce);

@@ -32,6 +32,9 @@ struct dpt_announce {
  * IPv4 before IPv6. If the interfaces cannot be read, there are no addresses. */
 void dpt_announce_look(struct dpt_announce *announce);
 
+/* Writes the first line of a server without keys; the caller checks `out` for errors. */
+void dpt_announce_no_keys(FILE *out);
+
 /* Writes the text; the caller checks `out` for errors. */
 void dpt_announce_print(const struct dpt_announce *announce, FILE *out);
 

@@ -359,6 +359,15 @@ static enum dpt_status find_token(const struct arguments *arguments, struct dpt_
     return DPT_OK;
 }
 
+/* Before the log's first line, which is of the journal. */
+static enum dpt_status warn_if_open(const struct arguments *arguments, struct dpt_err *err)
+{
+    if (!arguments->server.open)
+        return DPT_OK;
+    dpt_announce_no_keys(stdout);
+    return fflush(stdout) == 0 ? DPT_OK : dpt_fail_errno(err, errno, "write to standard output");
+}
+
 static enum dpt_status print_announcement(const struct dpt_server *server,
                                           const struct arguments *arguments,
                                           const struct dpt_issued_token *token, struct dpt_err *err)
@@ -418,6 +427,7 @@ static enum dpt_status run_server(int argc, char **argv, struct dpt_err *err)
         return announce_new_key(&arguments, err);
     if (arguments.deny != NULL)
         return deny_machine(&arguments, err);
+    DPT_TRY(warn_if_open(&arguments, err));
     dpt_descriptors_raise(arguments.server.nodes_max);
     keep_memory();
     DPT_TRY(open_signals(&arguments.server.stop_fd, err));

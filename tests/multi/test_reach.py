@@ -171,10 +171,11 @@ def test_server_prints_its_token(make_cluster):
 
 
 def test_open_server_warns(tmp_path, slow):
-    argv = [program("dpt-rdzv"), "--port", 0, "--bind", "127.0.0.1", "--open"]
+    argv = [program("dpt-rdzv"), "--port", 0, "--bind", "127.0.0.1", "--open", "--state-dir", tmp_path / "journal"]
     server = Process("dpt-rdzv", argv, tmp_path / "server.log")
     server.wait_log("listening on 127.0.0.1", 10 * slow)
     assert server.log().startswith("WARNING: no keys (--open): any process that reaches the port can join")
+    assert "the journal is in" in server.log()
     server.term()
     assert server.wait(10 * slow) == 0
 
