@@ -149,9 +149,9 @@ enum claim dpt_rdzv_judge_claim(const struct run *run, const struct node *former
     const size_t n_kept = run->kept.n_nodes;
     if (former == NULL && kept == NULL && n_kept >= run->core->nodes_max) {
         (void)snprintf(ret->text, sizeof ret->text,
-                       "run '%s' has %zu nodes, the most that this server takes (dpt-rdzv "
+                       "run '%s' has %zu node%s, the most that this server takes (dpt-rdzv "
                        "--max-nodes)",
-                       run->name, n_kept);
+                       run->name, n_kept, n_kept == 1 ? "" : "s");
         return CLAIM_REFUSED;
     }
     if (knows_secret(message, none)) {

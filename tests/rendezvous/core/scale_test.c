@@ -105,6 +105,15 @@ static void test_number_of_nodes_is_limited(void **state)
     fake_refused(&c, &stage, "2 nodes, the most that this server takes (dpt-rdzv --max-nodes)");
 }
 
+static void test_a_single_node_is_the_limit(void **state)
+{
+    (void)state;
+    stage.nodes_max = 1;
+    stage_restart(&stage, 78);
+    fake_say(&a, &stage);
+    fake_refused(&b, &stage, "has 1 node, the most that this server takes (dpt-rdzv --max-nodes)");
+}
+
 /* Members of the journal come back though the server takes fewer nodes now; a newcomer does not. */
 static void test_members_come_back_to_a_server_with_a_lower_limit(void **state)
 {
@@ -212,6 +221,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_second_loss_is_told_to_nobody, setup, teardown),
         cmocka_unit_test_setup_teardown(test_backlog_lengthens_the_pause, setup, teardown),
         cmocka_unit_test_setup_teardown(test_number_of_nodes_is_limited, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_single_node_is_the_limit, setup, teardown),
         cmocka_unit_test_setup_teardown(test_members_come_back_to_a_server_with_a_lower_limit,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_handover_ranks_make_no_mesh_too_large, setup,
