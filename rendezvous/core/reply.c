@@ -6,9 +6,12 @@
 #include "rendezvous/core/queries.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
-enum { REFUSED_LINES_MAX = 32, REFUSED_LINES_MS = 10000 };
+enum { REFUSED_LINES_MAX = 32, REFUSED_LINES_MS = 10000, OPEN_RUNS_NAMED = 8 };
+_Static_assert((OPEN_RUNS_NAMED + 1) * (DPT_PROTO_NAME_BYTES + 2) <= DPT_PROTO_TEXT_BYTES,
+               "the names of the runs fit into a text");
 
 /* ---- any message ---- */
 
@@ -52,21 +55,52 @@ bool dpt_rdzv_may_see(const struct inquiry *from, const struct run *run)
     return only == NULL || only[0] == '\0' || strcmp(only, run->name) == 0;
 }
 
+/* The runs in progress in which the sender may take part. */
+struct open_runs {
+    uint32_t n;
+    const struct run *first;
+    char names[DPT_PROTO_TEXT_BYTES]; /* of OPEN_RUNS_NAMED at most: "rq1, rq2" */
+};
+
+static void list_open_runs(const struct inquiry *from, struct open_runs *ret)
+{
+    const struct dpt_rdzv *core = from->core;
+    size_t used = 0;
+    *ret = (struct open_runs){0};
+    for (size_t i = 0; i < core->n_runs; i++) {
+        const struct run *run = core->runs[i];
+        if (dpt_rdzv_has_ended(run) || !dpt_rdzv_may_see(from, run))
+            continue;
+        if (ret->n++ == 0)
+            ret->first = run;
+        if (ret->n <= OPEN_RUNS_NAMED)
+            used += (size_t)snprintf(ret->names + used, sizeof ret->names - used, "%s%s",
+                                     ret->n == 1 ? "" : ", ", run->name);
+    }
+    if (ret->n > OPEN_RUNS_NAMED)
+        (void)snprintf(ret->names + used, sizeof ret->names - used, " and %u more",
+                       (unsigned)(ret->n - OPEN_RUNS_NAMED));
+}
+
 /* The message borrows the spec and the name of a run, which stay until the next step. */
 void dpt_rdzv_answer_outsider(const struct inquiry *from, const struct answer *answer)
 {
     struct dpt_rdzv *core = from->core;
     const struct run *run = answer->run;
-    Dpt__ServerState *state = new_state(core, from->message->stamp, answer->phase, 0, answer->text);
+    struct open_runs open = {0};
+    if (answer->with_spec && from->message->spec == NULL)
+        list_open_runs(from, &open);
+    Dpt__ServerState *state = new_state(core, from->message->stamp, answer->phase, 0,
+                                        open.n > 1 ? open.names : answer->text);
     if (state == NULL)
         return;
+    state->n_runs = open.n;
     if (run != NULL && answer->with_spec)
         state->spec = (Dpt__RunSpec *)&run->spec;
     if (run != NULL)
         state->n_nodes = (uint32_t)run->n_nodes;
-    else if (answer->with_spec && core->n_runs == 1 && !dpt_rdzv_has_ended(core->runs[0]) &&
-             dpt_rdzv_may_see(from, core->runs[0]))
-        state->only_run = core->runs[0]->name;
+    else if (open.n == 1)
+        state->only_run = (char *)open.first->name;
     if (run != NULL && (answer->phase == DPT__SERVER_PHASE__SERVER_EXPELLED || answer->stopped)) {
         state->saved_step = at_least_0(run->progress.saved_step);
         state->world_step = at_least_0(answer->world_step);

@@ -131,6 +131,26 @@ def test_several_runs_on_one_server(make_cluster, slow):
         assert f"done: run {worker.node.split('-')[0]}, step 30" in worker.log()
 
 
+def test_which_of_several_runs_must_be_said(make_cluster, slow):
+    """A worker that names neither a config nor a run begins no demo on a server with two runs, even if one of them has
+    the demo's name. With --rdzv-id it takes part in that run."""
+    cluster = make_cluster(sets={"train.steps": 6})
+    cluster.start_server()
+    for run, named in (("rq1", "rq1"), ("demo", "rq1, demo")):
+        worker = cluster.start_worker(f"{run}-a", nnodes=2, args=["--rdzv-id", run])
+        worker.wait_log("waiting for nodes: 1 of 2", 20 * slow)
+    late = cluster.start_worker("late", config=False)
+    assert late.wait(30 * slow) == 2
+    said = f"the server at {cluster.endpoint()} has the runs {named}"
+    assert late.log().splitlines()[-1] == (f"dpt-worker: no config given, and {said}: name one with --rdzv-id, or give "
+                                           "--config FILE")
+    assert not (cluster.root / "late").exists() and cluster.server.log().count(": new run of") == 2
+    for run in ("rq1", "demo"):
+        cluster.start_worker(f"{run}-b", config=False, args=["--rdzv-id", run])
+    assert [worker.wait(60 * slow) for worker in cluster.workers if worker is not late] == [0] * 4
+    assert not any(said in worker.log() for worker in cluster.workers if worker is not late)
+
+
 def test_endpoint_from_the_environment(make_cluster, slow):
     cluster = make_cluster(sets={"train.steps": 5})
     cluster.start_server()

@@ -225,6 +225,28 @@ static bool brings_no_config(const struct loop *loop, const Dpt__ServerState *me
            message->counter_seen == 0;
 }
 
+/* Neither a config nor a run was named: the loop begins nothing if the server has one run that is
+ * not asked for, or several. True: it has ended. */
+static bool end_at_runs_of_others(struct loop *loop, const Dpt__ServerState *message)
+{
+    char text[DPT_PROTO_TEXT_BYTES];
+    if (loop->node != NULL || loop->options->worker->names_run)
+        return false;
+    if (message->version == DPT_PROTO_VERSION && message->n_runs > 1) {
+        (void)snprintf(text, sizeof text,
+                       "no config given, and the server at %.256s has the runs %.640s: name one "
+                       "with --rdzv-id, or give --config FILE",
+                       loop->options->endpoint, message->text);
+        end_loop(loop, DPT_EXIT_CONFIG, text);
+        return true;
+    }
+    if (!brings_no_config(loop, message) || message->only_run[0] == '\0')
+        return false;
+    end_loop(loop, DPT_EXIT_DONE, "");
+    (void)snprintf(loop->end.other_run, sizeof loop->end.other_run, "%s", message->only_run);
+    return true;
+}
+
 static enum dpt_status read_server_message(struct loop *loop, const void *bytes, size_t n,
                                            struct dpt_err *err)
 {
@@ -237,21 +259,15 @@ static enum dpt_status read_server_message(struct loop *loop, const void *bytes,
         dpt_log(DPT_LOG_WARN, "message from the server dropped: %s", why.text);
         return DPT_OK;
     }
-    const bool no_config = brings_no_config(loop, message);
-    const bool needs_run = loop->options->worker->names_run;
     /* While the server has no config of the named run, the core receives no message. So the core
      * asks again until the join deadline. */
-    loop->progress.no_run =
-        no_config && needs_run && message->phase == DPT__SERVER_PHASE__SERVER_WAITING;
-    if (no_config && !needs_run && message->only_run[0] != '\0') {
-        end_loop(loop, DPT_EXIT_DONE, "");
-        (void)snprintf(loop->end.other_run, sizeof loop->end.other_run, "%s", message->only_run);
-    } else if (!loop->progress.no_run) {
+    loop->progress.no_run = brings_no_config(loop, message) && loop->options->worker->names_run &&
+                            message->phase == DPT__SERVER_PHASE__SERVER_WAITING;
+    if (!end_at_runs_of_others(loop, message) && !loop->progress.no_run)
         status = feed_agent(loop,
                             (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
                                                      .server_message = message},
                             err);
-    }
     dpt_message_free_server_state(&message);
     return status;
 }

@@ -211,7 +211,7 @@ void dpt_worker_options_help(FILE *out)
         "Without --config the worker takes the config of the run that --rdzv-id names, else of\n"
         "the only run at the server. If there is none yet, a worker with --rdzv-id waits for it\n"
         "until the join deadline (12 x cluster.timeout_s: 60 s); one without --rdzv-id runs the\n"
-        "built-in demo.\n"
+        "built-in demo. If there are several, a worker without --rdzv-id ends with 2.\n"
         "\n"
         "On a terminal a live line shows the newest step. Elsewhere, and on a terminal with\n"
         "TERM=dumb or NO_COLOR set, a line is printed every train.log_every steps. The node of\n"

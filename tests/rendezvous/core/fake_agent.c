@@ -119,6 +119,7 @@ static void deliver(struct stage *stage, const struct dpt_rdzv_send *send)
         fake->save_from = message->save_from;
         fake->saved_step = message->saved_step;
         fake->n_nodes = message->n_nodes;
+        fake->n_runs = message->n_runs;
         fake->heartbeat_ms = message->heartbeat_ms;
         fake->world_step = message->world_step;
         (void)snprintf(fake->only_run, sizeof fake->only_run, "%s", message->only_run);

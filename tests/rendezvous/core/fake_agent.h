@@ -30,7 +30,7 @@ struct fake {
     Dpt__ServerPhase phase;
     bool soft, has_spec, last_holder, drain;
     unsigned unknown_fields; /* of the spec */
-    uint32_t n_nodes, heartbeat_ms;
+    uint32_t n_nodes, n_runs, heartbeat_ms;
     uint64_t generation, counter_seen;
     int64_t grant_step, last_call_ms, world_step, save_from, saved_step;
     char text[DPT_PROTO_TEXT_BYTES], only_run[DPT_PROTO_NAME_BYTES];

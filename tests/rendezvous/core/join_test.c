@@ -152,10 +152,66 @@ static void test_only_run_is_named(void **state)
     fake_say(&b, stage);
     fake_say(&late, stage);
     assert_string_equal(late.only_run, ""); /* two: which is meant must be said */
+    assert_int_equal(late.n_runs, 2);
+    assert_string_equal(late.text, "demo, second");
+    late.limited_to = "other"; /* it may take part in neither */
+    fake_say(&late, stage);
+    assert_int_equal(late.n_runs, 0);
+    assert_string_equal(late.text, "");
+    late.limited_to = NULL;
     late.stamp.run = "demo";
     fake_say(&late, stage);
     assert_true(late.has_spec);
     assert_string_equal(late.only_run, "");
+    assert_int_equal(late.n_runs, 2);
+}
+
+/* A run that has ended is not one of those that may be meant, although its node is still here. */
+static void test_ended_run_is_not_named(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    fakes_start(stage, (struct fake *const[]){&a}, 1);
+    fake_init(&b, stage, "b");
+    b.stamp.run = "second";
+    fake_say(&b, stage);
+    fake_phase(&a, DPT__RANK_PHASE__RANK_FINISHED, a.generation);
+    fake_say(&a, stage);
+    assert_int_equal(dpt_rdzv_runs(stage->core), 2);
+    fake_init(&late, stage, "late");
+    late.stamp.run = "other";
+    late.state.spec = NULL;
+    late.state.n_ranks = 0;
+    fake_say(&late, stage);
+    assert_string_equal(late.only_run, "second");
+    assert_int_equal(late.n_runs, 1);
+    assert_string_equal(late.text, "");
+}
+
+/* Of many runs the answer names some, and has the number of the others. */
+static void test_many_runs_are_counted(void **state)
+{
+    enum { RUNS = 20 };
+    static struct fake fakes[RUNS];
+    static char names[RUNS][DPT_PROTO_NAME_BYTES];
+    struct stage *stage = *state;
+    char last[DPT_PROTO_NAME_BYTES + 16];
+    for (int i = 0; i < RUNS; i++) {
+        fake_reset(&fakes[i], "a");
+        fakes[i].conn = 500 + (uint64_t)i;
+        memset(names[i], 'a' + i, DPT_PROTO_NAME_BYTES - 1);
+        fakes[i].stamp.run = names[i];
+        fake_say(&fakes[i], stage);
+    }
+    fake_init(&late, stage, "late");
+    late.stamp.run = "other";
+    late.state.spec = NULL;
+    late.state.n_ranks = 0;
+    fake_say(&late, stage);
+    assert_int_equal(late.n_runs, RUNS);
+    assert_memory_equal(late.text, names[0], DPT_PROTO_NAME_BYTES - 1);
+    (void)snprintf(last, sizeof last, ", %s and 12 more", names[7]);
+    assert_string_equal(late.text + strlen(late.text) - strlen(last), last);
 }
 
 static void test_last_call(void **state)
@@ -377,6 +433,8 @@ int main(void)
         T(test_whole_states_in_many_folders),
         T(test_config_question),
         T(test_only_run_is_named),
+        T(test_ended_run_is_not_named),
+        T(test_many_runs_are_counted),
         T(test_last_call),
         T(test_full_is_formed_at_once),
         T(test_young_server_waits),

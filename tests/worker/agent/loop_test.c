@@ -147,6 +147,24 @@ static void script_no_config(struct world *world, const Dpt__AgentState *said,
     script_reply(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
 }
 
+/* The run that is asked for is not here; several others are. */
+static void script_no_config_of_several(struct world *world, const Dpt__AgentState *said,
+                                        Dpt__ServerState *reply)
+{
+    assert_null(said->spec);
+    reply->n_runs = 2;
+    reply->counter_seen = 0;
+    script_reply(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "rq1, rq2");
+}
+
+/* The run that is asked for is one of several. */
+static void script_give_config_of_several(struct world *world, const Dpt__AgentState *said,
+                                          Dpt__ServerState *reply)
+{
+    reply->n_runs = 2;
+    script_give_config(world, said, reply);
+}
+
 /* ---- running the loop ---- */
 
 static enum dpt_status world_configure(void *ctx, const Dpt__RunSpec *spec,
@@ -390,6 +408,37 @@ static void test_only_run_is_meant(void **state)
     assert_int_equal(world.configured, 0);
 }
 
+static void test_several_runs_are_named(void **state)
+{
+    (void)state;
+    open_loop_world(&world, script_no_config_of_several, "");
+    struct dpt_loop_end end = run_loop(&world, false, play_rank);
+    assert_int_equal(end.exit_code, DPT_EXIT_CONFIG);
+    assert_string_equal(end.text, "no config given, and the server at 127.0.0.1:1 has the runs "
+                                  "rq1, rq2: name one with --rdzv-id, or give --config FILE");
+    assert_string_equal(end.other_run, "");
+    assert_int_equal(world.configured, 0);
+}
+
+/* A run that has the demo's name is not taken for the one that is meant. */
+static void test_one_of_several_runs_is_not_guessed(void **state)
+{
+    (void)state;
+    open_loop_world(&world, script_give_config_of_several, "");
+    assert_int_equal(run_loop(&world, false, play_rank).exit_code, DPT_EXIT_CONFIG);
+    assert_int_equal(world.configured, 0);
+}
+
+/* A worker that names its run takes that one. */
+static void test_named_run_of_several_is_joined(void **state)
+{
+    (void)state;
+    open_loop_world(&world, script_give_config_of_several, "");
+    world.needs_run = true;
+    assert_int_equal(run_loop(&world, false, play_rank).exit_code, DPT_EXIT_DONE);
+    assert_int_equal(world.configured, 1);
+}
+
 static void test_program_is_missing(void **state)
 {
     (void)state;
@@ -421,6 +470,9 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(test_config_comes_late, remove_dir),
         cmocka_unit_test_teardown(test_config_never_comes, remove_dir),
         cmocka_unit_test_teardown(test_only_run_is_meant, remove_dir),
+        cmocka_unit_test_teardown(test_several_runs_are_named, remove_dir),
+        cmocka_unit_test_teardown(test_one_of_several_runs_is_not_guessed, remove_dir),
+        cmocka_unit_test_teardown(test_named_run_of_several_is_joined, remove_dir),
         cmocka_unit_test_teardown(test_program_is_missing, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
