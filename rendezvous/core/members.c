@@ -32,6 +32,11 @@ struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *me
     dpt_timing_print(&run->timing, timing, sizeof timing);
     dpt_rdzv_log(run, DPT_LOG_INFO, "new run of %u to %u nodes, %s", run->spec.min_nodes,
                  run->spec.max_nodes, timing);
+    if (run->spec.max_world > core->world_max)
+        dpt_rdzv_log(run, DPT_LOG_WARN,
+                     "its nodes may bring %u ranks, and this server takes %u in a run (dpt-rdzv "
+                     "--max-ranks): further ranks are left out",
+                     run->spec.max_world, core->world_max);
     return run;
 }
 

@@ -151,6 +151,17 @@ def test_which_of_several_runs_must_be_said(make_cluster, slow):
     assert not any(said in worker.log() for worker in cluster.workers if worker is not late)
 
 
+def test_server_names_its_limit_of_ranks(make_cluster, slow):
+    """A rank more than the server takes is left out, and the server's log says why."""
+    cluster = make_cluster(sets={"train.steps": 6})
+    server = cluster.start_server(args=["--max-ranks", 1])
+    worker = cluster.start_worker("a", nnodes=1, ranks=2)
+    assert worker.wait(60 * slow) == 0
+    assert "training on 1 rank" in worker.log()
+    assert re.search(r"its nodes may bring \d+ ranks, and this server takes 1 in a run \(dpt-rdzv --max-ranks\): "
+                     "further ranks are left out", server.log())
+
+
 def test_endpoint_from_the_environment(make_cluster, slow):
     cluster = make_cluster(sets={"train.steps": 5})
     cluster.start_server()
