@@ -149,7 +149,7 @@ static void release_node(struct run *run, struct node *node, bool last_holder)
     if (without > 0)
         dpt_rdzv_log(run, DPT_LOG_WARN,
                      "node %s is released, and no checkpoint and no node that stays has the steps "
-                     "up to %lld: it writes them to a rescue in its own folder if it can",
+                     "up to %lld: its log says whether it has written a rescue",
                      node->id, (long long)without);
     else
         dpt_rdzv_log(run, DPT_LOG_INFO, "node %s is released", node->id);
