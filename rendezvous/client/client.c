@@ -160,6 +160,19 @@ static int next_monitor_event(struct dpt_client *client, uint32_t *ret_value)
     return number;
 }
 
+/* The connection has been made, or has ended without being given up. */
+static void note_connection(struct dpt_client *client, bool up)
+{
+    if (!up) {
+        client->silence.gave_up_ms = 0;
+        return;
+    }
+    client_measure_link(client);
+    client->was_up = true;
+    client->refused = client->silence.answered = false;
+    client->failures = (struct client_failures){0};
+}
+
 enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_event *ret,
                                 struct dpt_err *err)
 {
@@ -203,12 +216,7 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
                 DPT_TRY(client_request_admission(client, err));
             continue;
         }
-        client->was_up = client->was_up || up;
-        if (up) {
-            client_measure_link(client);
-            client->refused = false;
-            client->failures = 0;
-        }
+        note_connection(client, up);
         ret->kind = up ? DPT_CLIENT_UP : DPT_CLIENT_DOWN;
         return DPT_OK;
     }
@@ -217,6 +225,8 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
     DPT_TRY(client_receive(client, ret, err));
     while (client_take_next_key(client, ret)) /* a server sends it once over a connection */
         DPT_TRY(client_receive(client, ret, err));
+    client->silence.answered = true;
+    client->silence.gave_up_ms = 0;
     return DPT_OK;
 }
 
@@ -252,40 +262,64 @@ void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYT
     ret[0] = '\0';
     if (client->reach != NULL)
         dpt_reach_text(client->reach, ret);
+    else if (client->silence.gave_up_ms > 0)
+        (void)snprintf(ret, DPT_CLIENT_WHY_BYTES, "%s", DPT_CLIENT_SILENT);
+}
+
+bool dpt_client_awaits_new_key(const struct dpt_client *client)
+{
+    return client->keys.has_next;
+}
+
+/* Keeps the cause of handshakes that fail: the search may have no result for a moment. */
+static void note_cause(struct dpt_client *client)
+{
+    char why[DPT_CLIENT_WHY_BYTES];
+    if (client->reach == NULL || client->failures.n == 0)
+        return;
+    dpt_reach_text(client->reach, why);
+    if (why[0] != '\0')
+        memcpy(client->failures.cause, why, sizeof why);
 }
 
 bool dpt_client_is_denied(const struct dpt_client *client, char ret[DPT_CLIENT_DENIAL_BYTES])
 {
-    char why[DPT_CLIENT_WHY_BYTES], hex[DPT_KEY_HEX_BYTES];
+    const char *unknown =
+        client->was_up
+            ? "it has another key than before, or none. If that is right, start this worker again "
+              "with --rdzv-token as that server prints it at its start"
+            : "it has another key than this machine expects, or none, or is too busy. Give the "
+              "token that it prints at its start (" DPT_CLIENT_TOKEN_BY ")";
+    char hex[DPT_KEY_HEX_BYTES];
     ret[0] = '\0';
     dpt_key_hex(&client->keys.machine.public_key, hex);
-    dpt_client_why(client, why);
     if (client->refused)
         (void)snprintf(ret, DPT_CLIENT_DENIAL_BYTES,
                        "the server at %s no longer admits this machine's key %.8s: it was denied "
-                       "there, or the server has lost its list. Let it in again (file 'machines' "
-                       "of the server's key folder), or start this worker with another token",
+                       "there, and then no token helps; or the server has lost its list. Let the "
+                       "key in again (a line with define, the key and a name in the file "
+                       "'machines' of the server's key folder)",
                        client_endpoint(client), hex);
-    else if (client->failures >= FAILURES_MIN &&
-             client->last_tick_ms - client->failed_ms < FAILURE_IS_OLD_MS)
+    else if (client->failures.n >= FAILURES_MIN &&
+             client->last_tick_ms - client->failures.newest_ms < FAILURE_IS_OLD_MS)
         (void)snprintf(ret, DPT_CLIENT_DENIAL_BYTES, "no handshake with the server at %s: %s",
                        client_endpoint(client),
-                       why[0] != '\0' ? why
-                                      : "it has another key than before, or none. If that is "
-                                        "right, start this worker again with --rdzv-token as that "
-                                        "server prints it at its start");
+                       client->failures.cause[0] != '\0' ? client->failures.cause : unknown);
     return ret[0] != '\0';
 }
 
 void dpt_client_tick(struct dpt_client *client, int64_t now_ms)
 {
     look_for_reason(client, now_ms);
+    note_cause(client);
     /* A process that was suspended could not receive, so the silence counts from now. */
     bool slept = client->last_tick_ms < 0 || now_ms - client->last_tick_ms > client->silence_ms / 2;
     if (client->heard || slept || !client->up)
         client->last_heard_ms = now_ms;
     client->heard = false;
     client->last_tick_ms = now_ms;
+    if (now_ms - client->silence.gave_up_ms >= 2 * (int64_t)client->silence_ms + FAILURE_IS_OLD_MS)
+        client->silence.gave_up_ms = 0;
     if (client->ended && now_ms - client->ended_ms >= RETRY_MS) {
         client_replace_socket(client);
         return;
@@ -295,6 +329,8 @@ void dpt_client_tick(struct dpt_client *client, int64_t now_ms)
     dpt_log(DPT_LOG_DEBUG, "nothing heard from %s for %d ms, reconnecting", client_endpoint(client),
             client->silence_ms);
     client->gave_up = client->gave_up || (client->up && !client->enrolling);
+    if (client->up && !client->enrolling && !client->silence.answered)
+        client->silence.gave_up_ms = now_ms;
     client->last_heard_ms = now_ms;
     client_replace_socket(client);
 }

@@ -35,6 +35,11 @@ enum {
 /* How the user of a program gives a token: only dpt-worker has the option. */
 #define DPT_CLIENT_TOKEN_BY "dpt-worker: --rdzv-token; other programs: $DPT_RDZV_TOKEN"
 
+/* Of a server whose connections stand and bring no message. */
+#define DPT_CLIENT_SEE_LOG "see its log (a full disk of its state folder has this effect)"
+#define DPT_CLIENT_SILENT                                                                          \
+    "the server there takes connections but does not answer: " DPT_CLIENT_SEE_LOG
+
 struct dpt_client;
 
 /* DPT_ECONFIG: the endpoint is not HOST:PORT or [IPV6]:PORT; the text says why. */
@@ -104,14 +109,19 @@ void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS]
  * connection was made: the handshakes of TCP and of the keys, no message. 0: not known. */
 uint32_t dpt_client_round_trip_us(const struct dpt_client *client);
 
-/* The reason why no connection was ever made, and what to do. "": there was a connection, or the
- * reason is not known. */
+/* The reason why no server answers, and what to do: why no connection was ever made, or that the
+ * newest connections stood for silence_ms without a message. "": the server answers, or the reason
+ * is not known. */
 void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYTES]);
 
 /* True: the server is there and refuses this machine's key, or has another key than this machine
  * knows, and no connection has been made since; *ret is one line with the remedy. False: *ret is
  * "". */
 bool dpt_client_is_denied(const struct dpt_client *client, char ret[DPT_CLIENT_DENIAL_BYTES]);
+
+/* True: the server has announced its next key and does not have it yet. Its change ends the
+ * connection for about a second. */
+bool dpt_client_awaits_new_key(const struct dpt_client *client);
 
 /* Tells the client the time (monotonic). After silence_ms without a message over a standing
  * connection the client replaces the socket, and dpt_client_next returns DOWN. Call it at least

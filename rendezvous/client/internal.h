@@ -16,6 +16,19 @@ struct client_link {
     uint32_t round_trip_us; /* 0: not known */
 };
 
+/* Handshakes that failed without a word since the last connection. */
+struct client_failures {
+    unsigned n;
+    int64_t newest_ms;
+    char cause[DPT_CLIENT_WHY_BYTES]; /* newest known cause; "": unknown */
+};
+
+/* Connections over which nothing comes. */
+struct client_silence {
+    bool answered;      /* a message has come over the newest connection */
+    int64_t gave_up_ms; /* when a connection without a message was given up; 0: none, or long ago */
+};
+
 struct dpt_client {
     void *context, *socket;
     bool borrows_context;                    /* that of a group */
@@ -32,17 +45,17 @@ struct dpt_client {
     int64_t last_heard_ms, last_tick_ms;
     int64_t first_tick_ms; /* -1: there was no tick */
     bool was_up, looked;   /* a connection was made; the search for a reason was started */
+    struct client_silence silence;
     struct dpt_keyring keys;
-    bool enrolling;          /* the socket has the key of the token */
-    bool asked_token;        /* the token was tried */
-    bool token_spent;        /* the token admits nobody any more */
-    bool with_next;          /* the socket expects the server's next key */
-    bool swapped;            /* the next socket expects the other one of the server's two keys */
-    bool ended;              /* the socket's session has ended: ZeroMQ makes no new connection */
-    int64_t ended_ms;        /* end of the socket's session */
-    bool refused;            /* the server no longer admits this machine's key */
-    unsigned failures;       /* handshakes that failed without a word since the last connection */
-    int64_t failed_ms;       /* time of the last handshake that failed without a word */
+    bool enrolling;   /* the socket has the key of the token */
+    bool asked_token; /* the token was tried */
+    bool token_spent; /* the token admits nobody any more */
+    bool with_next;   /* the socket expects the server's next key */
+    bool swapped;     /* the next socket expects the other one of the server's two keys */
+    bool ended;       /* the socket's session has ended: ZeroMQ makes no new connection */
+    int64_t ended_ms; /* end of the socket's session */
+    bool refused;     /* the server no longer admits this machine's key */
+    struct client_failures failures;
     struct dpt_reach *reach; /* search for the reason, until a connection is made; else NULL */
 };
 

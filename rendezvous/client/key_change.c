@@ -34,9 +34,6 @@ enum dpt_status client_change_refused_key(struct dpt_client *client, bool spent,
 {
     char hex[DPT_KEY_HEX_BYTES];
     if (client->was_up) { /* training goes on, as it does without a server */
-        if (!client->refused)
-            dpt_log(DPT_LOG_WARN, "the server at %s no longer admits this machine's key",
-                    client_endpoint(client));
         client->refused = true;
         return DPT_OK;
     }
@@ -53,7 +50,9 @@ enum dpt_status client_change_refused_key(struct dpt_client *client, bool spent,
     return dpt_fail(err, DPT_EREFUSED,
                     "the server at %s does not admit this machine's key %.8s%s: give a token "
                     "(" DPT_CLIENT_TOKEN_BY ") that is on that server's screen, or that dpt-rdzv "
-                    "--new-token makes there",
+                    "--new-token makes there. If the server's operator has denied this key, no "
+                    "token helps: a line with define, the key and a name in the file 'machines' of "
+                    "the server's key folder lets it in again",
                     client_endpoint(client), hex, token);
 }
 
@@ -104,8 +103,8 @@ enum dpt_status client_take_admission(struct dpt_client *client, struct dpt_err 
 
 void client_handshake_failed(struct dpt_client *client)
 {
-    client->failures++;
-    client->failed_ms = client->last_tick_ms;
+    client->failures.n++;
+    client->failures.newest_ms = client->last_tick_ms;
     if (client->keys.open || !client->keys.has_next || client->swapped)
         return;
     client->swapped = true;

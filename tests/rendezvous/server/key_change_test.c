@@ -60,9 +60,11 @@ static void server_changes_its_key(void **state)
         transport_wait(client, 20); /* a connection may send a message each millisecond */
     }
     assert_int_equal(keyed_count_lines_in(&b.folder, "servers", next),
-                     1);                             /* it was told, and once */
+                     1); /* it was told, and once */
+    assert_true(dpt_client_awaits_new_key(client));
     (void)transport_expect(client, DPT_CLIENT_DOWN); /* the port is closed and opened again */
     keyed_tick_until(client, NULL);
+    assert_false(dpt_client_awaits_new_key(client));
     (void)transport_exchange(client, "b");
     dpt_client_destroy(&client);
     assert_int_equal(keyed_count_lines_in(&b.folder, "servers", earlier), 0);

@@ -150,6 +150,8 @@ static void denied_client_comes_back(void **state)
     assert_int_equal(dpt_token_deny_machine(&keyed.folder, hex, &machine, &err), DPT_OK);
     keyed_make_server_look();
     keyed_tick_until(client, "no longer admits this machine's key");
+    struct dpt_keyring later = keyed_ring(keyed.machine_b, NULL);
+    keyed_expect_refused(&later, "has denied this key, no token helps");
     dpt_admission_print_machine(DPT_RIGHT_DEFINE, &ring.machine.public_key, "b", "", line);
     assert_int_equal(dpt_key_folder_append(&keyed.folder, "machines", line, NULL, &err), DPT_OK);
     keyed_tick_until(client, NULL);
@@ -162,6 +164,7 @@ static void client_of_another_server_is_denied(void **state)
     struct dpt_keyring ring = keyed_ring(keyed.head, NULL);
     ring.server = ring.machine.public_key;
     struct dpt_client *client = transport_start_client_with(keyed.server.port, &ring);
+    keyed_tick_until(client, "it has another key than this machine expects, or none");
     keyed_tick_until(client, "the server there has another key");
     dpt_client_destroy(&client);
 }

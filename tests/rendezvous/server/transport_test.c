@@ -150,6 +150,44 @@ static void test_silent_connection_is_replaced(void **state)
 
 /* The socket cannot be replaced for want of descriptors: no connection, until there are some again.
  */
+/* A server that takes connections and sends nothing, as with a full disk: here, because it was
+ * asked nothing. An answer ends that, and so does time. */
+static void test_silent_server_is_named(void **state)
+{
+    (void)state;
+    struct test_server server;
+    char why[DPT_CLIENT_WHY_BYTES];
+    transport_start_server(&server, 0);
+    struct dpt_client *client = transport_start_client(server.port);
+    int64_t now_ms = 1000;
+    for (int round = 0; round < 2; round++) {
+        dpt_client_tick(client, now_ms);
+        (void)transport_expect(client, DPT_CLIENT_UP);
+        for (int i = 0; i < 5; i++) {
+            dpt_client_why(client, why);
+            assert_string_equal(why, "");
+            now_ms += SILENCE_MS / 4;
+            dpt_client_tick(client, now_ms);
+        }
+        (void)transport_expect(client, DPT_CLIENT_DOWN);
+        dpt_client_why(client, why);
+        assert_string_equal(why, DPT_CLIENT_SILENT);
+        if (round == 0) {
+            (void)transport_expect(client, DPT_CLIENT_UP);
+            (void)transport_exchange(client, "a");
+        } else {
+            now_ms += 10 * SILENCE_MS;
+            dpt_client_tick(client, now_ms);
+        }
+        dpt_client_why(client, why);
+        assert_string_equal(why, "");
+        dpt_client_destroy(&client);
+        client = transport_start_client(server.port);
+    }
+    dpt_client_destroy(&client);
+    transport_stop_server(&server);
+}
+
 static void test_descriptors_run_out(void **state)
 {
     (void)state;
@@ -308,6 +346,7 @@ int main(void)
         cmocka_unit_test(test_port_in_use),
         cmocka_unit_test(test_bind_addresses),
         cmocka_unit_test(test_silent_connection_is_replaced),
+        cmocka_unit_test(test_silent_server_is_named),
         cmocka_unit_test(test_descriptors_run_out),
         cmocka_unit_test(test_embedded_server),
         cmocka_unit_test(test_embedded_server_logs_nothing),
