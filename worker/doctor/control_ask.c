@@ -176,8 +176,10 @@ static enum dpt_status await_events(const struct question *q, struct dpt_err *er
 static enum dpt_status fail_unanswered(const struct dpt_control_line *line, int64_t timeout_ms,
                                        struct dpt_err *err)
 {
-    char why[DPT_CLIENT_WHY_BYTES] = "";
+    char why[DPT_CLIENT_DENIAL_BYTES] = "";
     dpt_client_why(line->client, why);
+    if (why[0] == '\0' && !dpt_client_is_denied(line->client, why) && line->up)
+        (void)snprintf(why, sizeof why, "%s", DPT_CLIENT_SILENT);
     return dpt_fail(err, DPT_ESERVER, "no answer of a server at %.100s within %.1f s%s%s",
                     line->server.endpoint, (double)timeout_ms / 1000, why[0] != '\0' ? ": " : "",
                     why);
