@@ -33,6 +33,8 @@ static void test_denied_node_saves_its_steps(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_DENIED);
     assert_string_equal(b->exit_text, "the key is denied");
     assert_int_equal(b->unsaved, 0);
+    assert_non_null(
+        strstr(b->warning, "is saved here; the other nodes of the run may have gone on"));
 }
 
 static void test_denied_node_that_computes_goes_on(void **state)
@@ -56,6 +58,19 @@ static void test_denied_node_that_has_lost_its_peers(void **state)
     assert_int_equal(b->command[0], COMMAND(RESCUE));
     bench_rescues(b);
     assert_int_equal(b->exit_code, DPT_EXIT_DENIED);
+}
+
+/* The cause becomes known after the first failures. */
+static void test_newest_cause_is_in_the_closing_line(void **state)
+{
+    struct bench *b = *state;
+    bench_configure(b);
+    server_denies(b, "another key, or busy");
+    bench_pass(b, JOIN_MS - 5000);
+    server_denies(b, "the server has no keys");
+    bench_pass(b, 5500);
+    assert_int_equal(b->exit_code, DPT_EXIT_DENIED);
+    assert_string_equal(b->exit_text, "the server has no keys");
 }
 
 /* A server that comes back after a long time may be overloaded, which looks alike at first. */
@@ -107,6 +122,7 @@ int main(void)
         T(test_denied_node_that_has_lost_its_peers),
         T(test_denial_that_ends_is_forgotten),
         T(test_denied_node_that_never_joined),
+        T(test_newest_cause_is_in_the_closing_line),
     };
     return cmocka_run_group_tests_name("agent denied", tests, NULL, NULL);
 }

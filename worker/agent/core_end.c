@@ -214,7 +214,13 @@ void dpt_agent_check_rescue(struct dpt_agent *agent)
     const bool saved = dpt_agent_saved_step(agent) >= end->rescue_step;
     if (!saved && rescue_goes_on(agent, &why))
         return;
-    if (saved)
+    if (saved && agent->server.denial[0] != '\0')
+        dpt_agent_log(
+            agent, DPT_LOG_WARN,
+            "step %lld is saved here; the other nodes of the run may have gone on without "
+            "this node, and then the run does not need it",
+            (long long)end->rescue_step);
+    else if (saved)
         dpt_agent_log(agent, DPT_LOG_WARN,
                       "step %lld is saved: the run goes on from there when it is started again",
                       (long long)end->rescue_step);
