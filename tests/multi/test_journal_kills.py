@@ -4,9 +4,10 @@ import os
 import re
 import resource
 import signal
+import subprocess
 
 from calm import calm_hash
-from cluster import wait_until
+from cluster import program, wait_until
 
 # A lease of 27 s: a server that waited for one would be noticed.
 TIMEOUT_S = 30
@@ -143,3 +144,28 @@ def test_full_disk(make_cluster, tmp_path, slow):
     cluster.server.wait_log("the journal can be written again", 30 * slow)
     assert [worker.wait(120 * slow) for worker in (a, b)] == [0, 0], cluster.log_tails()
     check_undisturbed(cluster, tmp_path, slow, 5 * STEPS)
+
+
+def test_full_disk_at_a_start(make_cluster, slow):
+    """A worker and dpt-ctl find a server that takes connections and answers nobody: both say so, with what to do, and
+    the worker never takes a connection for a server that is back."""
+    cluster = make_cluster(sets={"cluster.timeout_s": 0.5 * slow}, journal=True)
+    cluster.start_server()
+    log = cluster.state_dir / "journal.sqlite-wal"
+    soft, hard = resource.prlimit(cluster.server.pid, resource.RLIMIT_FSIZE)
+    assert cluster.server.log_path.stat().st_size < log.stat().st_size / 2  # its log can still be written
+    resource.prlimit(cluster.server.pid, resource.RLIMIT_FSIZE, (log.stat().st_size, hard))
+    worker = cluster.start_worker("a", nnodes=1)
+    cluster.server.wait_log("write the journal .*the server answers nobody until its decisions are written", 30 * slow)
+    words = "the server there takes connections but does not answer: see its log (a full disk of its state folder"
+    for timeout_s in (1, 5):
+        done = subprocess.run([program("dpt-ctl"), "runs", "--rdzv-endpoint", cluster.endpoint(), "--timeout-s",
+                               str(timeout_s)], capture_output=True, text=True, timeout=60 * slow, check=False,
+                              env=cluster.env)
+        assert done.returncode == 3 and words in done.stderr, done
+    assert worker.wait(60 * slow) == 3, worker.log_tail()
+    assert words in worker.log().splitlines()[-1], worker.log_tail()
+    assert worker.log().count("waiting for a server at") == 1, worker.log_tail()
+    assert "is back" not in worker.log() and "is gone" not in worker.log(), worker.log_tail()
+    resource.prlimit(cluster.server.pid, resource.RLIMIT_FSIZE, (soft, hard))
+    cluster.server.wait_log("the journal can be written again", 30 * slow)

@@ -79,7 +79,15 @@ def test_machine_with_another_server_key_says_so(cluster, slow):
     worker = start_worker(cluster, "s", None)
     worker.wait_log("the server there has another key than this machine's key folder has", 20 * slow)
     assert worker.wait(60 * slow) == DENIED
-    assert "another key" in last_line(worker) and "--rdzv-token" in last_line(worker)
+    # The closing line has the cause, too.
+    assert "another key than this machine's key folder has" in last_line(worker), worker.log()
+    assert "--rdzv-token" in last_line(worker) and "than before" not in worker.log()
+
+
+def test_worker_without_keys_at_a_server_with_keys(cluster, slow):
+    worker = cluster.start_worker("s", args=["--rdzv-token", "none"])
+    assert worker.wait(60 * slow) == DENIED
+    assert "the server there has keys. Give the token" in last_line(worker), worker.log()
 
 
 def test_bad_tokens(cluster, slow):
@@ -213,8 +221,12 @@ def test_denied_machine_is_cut_off_and_the_other_goes_on(make_cluster, slow):
     cluster.server.wait_log("its sender was removed from the list of machines", 20 * slow)
     cluster.wait_world(1, 60 * slow)
     assert a.wait(120 * slow) == 0, a.log()
-    b.wait_log("no longer admits this machine's key", 60 * slow)
+    b.wait_log("and this node waits to be let in again, for 6 s in all; then it .*: .* no longer admits "
+               "this machine's key", 60 * slow)
     assert b.wait(60 * slow) == DENIED, b.log()
+    assert "waits without limit" not in b.log() and "goes on from there" not in b.log(), b.log()
+    code, _, err = ctl(cluster, "b", "runs")
+    assert code == 4 and "If the server's operator has denied this key, no token helps" in err, err
     assert "no longer admits this machine's key" in last_line(b) and "file 'machines'" in last_line(b)
 
 
@@ -263,9 +275,12 @@ def test_server_changes_its_key_while_a_run_trains(make_cluster, slow):
     assert code == 0 and "tells its machines the new key" in out, err
     cluster.server.wait_log("the server has a new key", 30 * slow)
     assert all("changes its key soon" in worker.log() for worker in workers), cluster.log_tails()
+    for worker in workers:
+        worker.wait_log("has its new key", 30 * slow)
     assert start_worker(cluster, "c", new_token(cluster)).alive()
     cluster.wait_world(3, 60 * slow)  # the server hears a and b
     assert {event["kind"] for event in cluster.events()} <= {"start", "joined"}, cluster.events()
+    assert not any("is gone" in worker.log() for worker in workers), cluster.log_tails()
 
 
 def open_descriptors(process):

@@ -32,7 +32,6 @@ struct loop {
     size_t message_bytes;
     bool unsent; /* the connection did not take the newest state */
     bool up;     /* there is a connection */
-    bool denied; /* the core was told that the server does not take the keys */
     struct dpt_progress progress;
     bool ended;
     struct dpt_loop_end end;
@@ -80,7 +79,7 @@ static void note_exit(struct loop *loop, const struct dpt_agent_action *action)
     end_loop(loop, action->exit_code, action->text != NULL ? action->text : "");
     loop->end.no_run = loop->progress.no_run && action->exit_code == DPT_EXIT_SERVER;
     memcpy(loop->end.why, loop->progress.why, sizeof loop->end.why);
-    loop->end.closing.no_server = loop->end.why[0] != '\0';
+    loop->end.closing.no_server = !loop->progress.was_heard && loop->end.why[0] != '\0';
     /* Without memory run_config stays NULL, and the closing line names no keys. */
     if (action->spec != NULL && action->spec->config_yaml != NULL)
         loop->end.run_config = strdup(action->spec->config_yaml);
@@ -272,13 +271,14 @@ static enum dpt_status read_server_message(struct loop *loop, const void *bytes,
     return status;
 }
 
+/* The core ends with the newest text: the cause may become known after the first one. */
 static enum dpt_status tell_denial(struct loop *loop, struct dpt_err *err)
 {
     char text[DPT_CLIENT_DENIAL_BYTES];
-    const bool denied = dpt_client_is_denied(loop->options->client, text);
-    if (denied == loop->denied)
+    (void)dpt_client_is_denied(loop->options->client, text);
+    if (strcmp(text, loop->progress.denial) == 0)
         return DPT_OK;
-    loop->denied = denied;
+    memcpy(loop->progress.denial, text, sizeof text);
     return feed_agent(
         loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_DENIES, .text = text}, err);
 }
@@ -292,6 +292,7 @@ static enum dpt_status read_client(struct loop *loop, struct dpt_err *err)
         const enum dpt_status status = dpt_client_next(client, &event, err);
         if (status != DPT_OK)
             return status == DPT_INPROGRESS ? tell_denial(loop, err) : status;
+        loop->progress.answers = event.kind == DPT_CLIENT_MESSAGE;
         if (event.kind == DPT_CLIENT_MESSAGE) {
             DPT_TRY(read_server_message(loop, event.message, event.bytes, err));
             continue;
@@ -357,6 +358,7 @@ static void show_progress(struct loop *loop)
     if (view.first != NULL && view.first->summary != NULL)
         keep_summary(&loop->end, view.first->summary);
     dpt_client_why(loop->options->client, loop->progress.why);
+    loop->progress.awaits_new_key = dpt_client_awaits_new_key(loop->options->client);
     dpt_progress_update(&loop->progress, &view,
                         loop->node != NULL ? &loop->node->config : &empty_config, now_ms);
 }

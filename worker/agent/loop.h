@@ -45,7 +45,7 @@ struct dpt_loop_options {
 struct dpt_loop_end {
     int exit_code;
     char text[DPT_PROTO_TEXT_BYTES]; /* the reason, for a person; "" with code 0 */
-    /* Why no server was reached; "": the reason is unknown, or a server was reached. */
+    /* Why no server answered; "": the reason is unknown, or a server answers. */
     char why[DPT_CLIENT_WHY_BYTES];
     /* The only run at the server, if neither a config nor a run was named. Nothing was begun
      * then. */

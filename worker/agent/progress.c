@@ -2,6 +2,7 @@
 #include "worker/agent/progress.h"
 
 #include "base/sample.h"
+#include "worker/agent/progress_outage.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -29,53 +30,10 @@ static DPT_PRINTF(3, 4) void print_line(const struct dpt_progress *progress, enu
 
 /* ---- the state in one line ---- */
 
-/* Whether steps that only this node has wait for a server. */
-static bool holds_steps(const struct dpt_agent_view *view)
+/* Whether a server answers over the connection that stands. */
+static bool has_server(const struct dpt_progress *progress, const struct dpt_agent_view *view)
 {
-    return !view->computing && view->unsaved_steps > 0;
-}
-
-/* Writes what SIGTERM does with the steps that only this node has. */
-static void format_way_out(const struct dpt_agent_view *view, char *text, size_t bytes)
-{
-    if (view->rescue == DPT_AGENT_RESCUE_COMPLETE)
-        (void)snprintf(text, bytes, "or SIGTERM: saves what is held and ends");
-    else if (view->rescue == DPT_AGENT_RESCUE_PART)
-        (void)snprintf(text, bytes,
-                       "or SIGTERM on all nodes within %g s: each saves its part and ends",
-                       (double)view->timing.drain_ms / 1000);
-    else
-        (void)snprintf(text, bytes, "SIGTERM ends and loses them: checkpoint.dir names no folder");
-}
-
-static void format_no_server(const struct dpt_progress *progress, const struct dpt_agent_view *view,
-                             char *line)
-{
-    enum { BYTES = DPT_TEXT_LINE_BYTES };
-    const char *endpoint = progress->options.endpoint;
-    char way_out[96];
-    format_way_out(view, way_out, sizeof way_out);
-    if (progress->was_up && progress->all_done)
-        (void)snprintf(line, BYTES,
-                       "all steps are done, but the last checkpoint and the end need the server at "
-                       "%.64s, which is gone: start dpt-rdzv there%s%s%s",
-                       endpoint, view->unsaved_steps > 0 ? " (" : "",
-                       view->unsaved_steps > 0 ? way_out : "", view->unsaved_steps > 0 ? ")" : "");
-    else if (progress->was_up && holds_steps(view))
-        (void)snprintf(line, BYTES,
-                       "the server at %.64s is gone and training is paused: this node keeps "
-                       "step %" PRId64 ", no checkpoint has the last %" PRId64
-                       " steps, and it waits without limit: start dpt-rdzv there (%s)",
-                       endpoint, view->step, view->unsaved_steps, way_out);
-    else if (progress->was_up)
-        (void)snprintf(line, BYTES, "the server at %s is gone; training goes on, reconnecting",
-                       endpoint);
-    else
-        (void)snprintf(line, BYTES,
-                       "waiting for a server at %s (from %s; --rdzv-endpoint HOST:PORT changes it) "
-                       "for at most %" PRId64 " s%s%s",
-                       endpoint, progress->options.source, view->timing.join_ms / 1000,
-                       progress->why[0] != '\0' ? ": " : "", progress->why);
+    return view->server_up && progress->answers;
 }
 
 static bool is_forming(const struct dpt_agent_view *view)
@@ -126,12 +84,15 @@ static void format_state(const struct dpt_progress *progress, const struct dpt_a
     enum { BYTES = DPT_TEXT_LINE_BYTES };
     const int64_t patience_ms =
         progress->why[0] != '\0' ? DPT_PROGRESS_PATIENCE_MS : DPT_PROGRESS_LOOKING_MS;
+    const bool has_just_connected = view->server_up && progress->why[0] == '\0';
     line[0] = '\0';
     if (view->ended)
         return;
-    if (!view->server_up) {
-        if (progress->was_up ? !view->leaving : now_ms - progress->first_ms >= patience_ms)
-            format_no_server(progress, view, line);
+    if (!has_server(progress, view)) {
+        if (!has_just_connected &&
+            (progress->was_heard ? !view->leaving && !view->ending
+                                 : now_ms - progress->first_ms >= patience_ms))
+            dpt_progress_outage_text(progress, view, line);
     } else if (is_forming(view)) {
         if (!view->leaving)
             format_forming(progress, view, (uint32_t)config->cluster.nnodes_min, line);
@@ -162,9 +123,13 @@ static bool state_line_is_due(const struct dpt_progress *progress,
 {
     const bool has_trained = progress->trained_ms != 0;
     const bool lasts = now_ms - progress->state_ms >= DPT_PROGRESS_FORMING_MS;
-    if (view->server_up && view->phase == DPT__SERVER_PHASE__SERVER_SPARE)
+    if (!has_server(progress, view))
+        return !progress->was_heard || progress->gone_printed ||
+               now_ms - progress->state_ms >=
+                   (progress->awaits_new_key ? DPT_PROGRESS_NEW_KEY_MS : DPT_PROGRESS_PATIENCE_MS);
+    if (view->phase == DPT__SERVER_PHASE__SERVER_SPARE)
         return !has_trained || lasts;
-    if (!view->server_up || !is_forming(view))
+    if (!is_forming(view))
         return true;
     if (!has_trained)
         return progress->no_run || lacks_nodes(view, config) ||
@@ -177,34 +142,38 @@ static bool state_line_is_due(const struct dpt_progress *progress,
 static enum print_when when_to_print(const struct dpt_progress *progress,
                                      const struct dpt_agent_view *view)
 {
-    const bool has_no_server = !progress->was_up && progress->why[0] != '\0';
-    return !view->server_up && (holds_steps(view) || has_no_server) ? ALWAYS : UNLESS_QUIET;
+    const bool never_reached = !progress->was_heard && progress->why[0] != '\0';
+    const bool asks =
+        dpt_progress_holds_steps(view) || never_reached || progress->denial[0] != '\0';
+    return !has_server(progress, view) && asks ? ALWAYS : UNLESS_QUIET;
 }
 
 static void print_state(struct dpt_progress *progress, const struct dpt_agent_view *view,
                         const struct dpt_config *config, int64_t now_ms)
 {
     char line[DPT_TEXT_LINE_BYTES];
+    const bool here = has_server(progress, view);
     format_state(progress, view, config, now_ms, line);
-    if (progress->was_gone && view->server_up && !view->ended) {
+    if (progress->gone_printed && here && !view->ended) {
         (void)snprintf(progress->printed, sizeof progress->printed, "the server at %.256s is back",
                        progress->options.endpoint);
         print_line(progress, UNLESS_QUIET, "%s", progress->printed);
     }
-    progress->was_gone = progress->was_up && !view->server_up;
-    progress->was_up = progress->was_up || view->server_up;
+    progress->gone_printed = progress->gone_printed && !here;
+    progress->was_heard = progress->was_heard || here;
     if (strcmp(line, progress->state) != 0) {
         memcpy(progress->state, line, sizeof line);
         progress->state_ms = now_ms;
     }
-    const bool again = !view->server_up && now_ms - progress->printed_ms >= DPT_PROGRESS_AGAIN_MS;
+    const bool again = !here && now_ms - progress->printed_ms >= DPT_PROGRESS_AGAIN_MS;
     if (line[0] == '\0' || (!again && strcmp(line, progress->printed) == 0) ||
         !state_line_is_due(progress, view, config, now_ms))
         return;
     print_line(progress, when_to_print(progress, view), "%s", line);
     memcpy(progress->printed, line, sizeof line);
     progress->printed_ms = now_ms;
-    progress->forming_printed = progress->forming_printed || (view->server_up && is_forming(view));
+    progress->forming_printed = progress->forming_printed || (here && is_forming(view));
+    progress->gone_printed = progress->was_heard && !here;
 }
 
 /* ---- the start of a generation ---- */

@@ -19,6 +19,8 @@
 enum {
     /* A shorter time without the server has no line. */
     DPT_PROGRESS_PATIENCE_MS = 300,
+    /* The same, if the server has announced its next key: its change ends the connection. */
+    DPT_PROGRESS_NEW_KEY_MS = 5000,
     /* A shorter time without the server has no line while the reason is unknown. */
     DPT_PROGRESS_LOOKING_MS = 900,
     /* The line about a missing server is repeated after this time. */
@@ -36,7 +38,8 @@ struct dpt_progress_options {
     /* The live line; NULL: each step has a line that stays. */
     void (*show)(struct dpt_terminal *terminal, const struct dpt_live_facts *facts);
     /* Prints only the evaluations of a run that only evaluates, the reason why no server is
-     * reached, steps that wait for a server, and the step that a drain has saved. */
+     * reached or takes the keys, steps that wait for a server, and the step that a drain has
+     * saved. */
     bool quiet;
     const char *endpoint; /* the server's endpoint */
     const char *source;   /* source of the endpoint: "--rdzv-endpoint", …, "the default" */
@@ -46,8 +49,11 @@ struct dpt_progress_options {
 /* Zero-initialise all but options and step_printed (-1). */
 struct dpt_progress {
     struct dpt_progress_options options;
-    char why[DPT_CLIENT_WHY_BYTES]; /* why no server was reached; "": unknown */
-    bool no_run;                    /* the server has no config of the run yet */
+    char why[DPT_CLIENT_WHY_BYTES];       /* why no server answers (dpt_client_why); "": unknown */
+    char denial[DPT_CLIENT_DENIAL_BYTES]; /* why the server does not take the keys; "": it does */
+    bool no_run;                          /* the server has no config of the run yet */
+    bool answers;                         /* a message has come over the connection that stands */
+    bool awaits_new_key;                  /* the server has announced its next key */
 
     char printed[DPT_TEXT_LINE_BYTES]; /* newest line of state that was printed */
     char state[DPT_TEXT_LINE_BYTES];   /* newest line of state, printed or held back */
@@ -55,7 +61,9 @@ struct dpt_progress {
     int64_t first_ms;                  /* time of the first update */
     /* Time since which a generation is formed; 0: none is formed. */
     int64_t forming_ms;
-    bool was_up, was_gone, all_done, leaving_printed, left_printed, was_first;
+    bool was_heard;    /* a server has answered */
+    bool gone_printed; /* the newest line of state says that no server answers any more */
+    bool all_done, leaving_printed, left_printed, was_first;
     bool forming_printed; /* a line was printed since forming_ms */
     uint64_t generation;  /* newest generation whose start has a printed line */
     uint32_t world_size;  /* world size of the newest generation that trained here */

@@ -219,7 +219,7 @@ void dpt_progress_text_recovery(const struct dpt_agent_view *view, uint32_t worl
 static const char *no_step_text(const struct dpt_closing_facts *facts)
 {
     if (facts->no_server)
-        return "no server was reached; nothing was begun";
+        return "no server answered; nothing was begun";
     if (facts->generation == 0)
         return facts->released ? "nothing was begun" : "it had ended before this node took part";
     return facts->released ? "this node made no step" : "this node was a spare and made no step";

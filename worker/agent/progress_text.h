@@ -69,7 +69,7 @@ struct dpt_closing_facts {
     int64_t step;        /* newest step applied by a rank of this node; -1: none */
     uint64_t generation; /* 0: none */
     bool released;       /* the node left on request, before the run's end */
-    bool no_server;      /* no server was reached */
+    bool no_server;      /* no server answered */
 };
 
 /* "done: run tiny, step 60, generation 1". */

@@ -337,6 +337,21 @@ static void test_nobody_answers(void **state)
     assert_true(end.text[0] != '\0');
 }
 
+/* The first cause is a guess; the closing line has the newest. */
+static void test_denied_node_names_newest_cause(void **state)
+{
+    (void)state;
+    open_loop_world(&world, script_run, "");
+    world.silent = true;
+    world.denials[0] = "another key, or busy";
+    world.denials[1] = "the server there has no keys";
+    world.timeout_ms = 100;
+    world.node.spec.timeout_ms = 100;
+    struct dpt_loop_end end = run_loop(&world, true, play_rank);
+    assert_int_equal(end.exit_code, DPT_EXIT_DENIED);
+    assert_string_equal(end.text, "the server there has no keys");
+}
+
 static void test_crashed_rank_has_a_successor(void **state)
 {
     (void)state;
@@ -463,6 +478,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(test_failed_run_ends_node, remove_dir),
         cmocka_unit_test_teardown(test_server_sends_garbage, remove_dir),
         cmocka_unit_test_teardown(test_nobody_answers, remove_dir),
+        cmocka_unit_test_teardown(test_denied_node_names_newest_cause, remove_dir),
         cmocka_unit_test_teardown(test_crashed_rank_has_a_successor, remove_dir),
         cmocka_unit_test_teardown(test_rank_that_sends_garbage_is_ended, remove_dir),
         cmocka_unit_test_teardown(test_expelled_comes_back, remove_dir),

@@ -46,8 +46,10 @@ void open_scene(struct scene *s, bool is_first)
                                  .endpoint = "head:1",
                                  .source = "the test",
                                  .run = "r"},
+                     .answers = true,
                      .step_printed = -1},
         .view = {.server_up = true,
+                 .computing = true,
                  .phase = DPT__SERVER_PHASE__SERVER_RUNNING,
                  .generation = 1,
                  .world_size = 2,
@@ -80,7 +82,7 @@ void next_generation(struct scene *s, const char *kind, const char *cause, uint3
     s->view.cause = cause;
     s->view.world_size = world;
     s->first.n_steps = 0;
-    s->view.trains = true;
+    s->view.trains = s->view.computing = true;
     s->view.phase = DPT__SERVER_PHASE__SERVER_RUNNING;
 }
 

@@ -1,4 +1,4 @@
-/* What is said of the state: a start, a loss, a standstill, a server that is gone. */
+/* What is said of the state: a start, a loss, a standstill. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,8 +7,6 @@
 #include <cmocka.h>
 
 #include "tests/worker/agent/progress_scene.h"
-
-#include <stdio.h>
 
 /* A loss has one line, whatever the server answers until the next generation trains. */
 static void loss_has_one_line(void **state)
@@ -134,113 +132,6 @@ static void node_left_out_says_so_when_it_lasts(void **state)
     assert_int_equal(count_of("this node is a spare"), 1);
 }
 
-static void lack_of_a_server_is_said_with_its_reason(void **state)
-{
-    (void)state;
-    struct scene s;
-    open_scene(&s, true);
-    s.view = (struct dpt_agent_view){.cause = "", .cause_kind = "", .timing = {.join_ms = 60000}};
-    update(&s);
-    assert_string_equal(said, ""); /* it may come in a moment */
-    s.now_ms += DPT_PROGRESS_PATIENCE_MS;
-    (void)snprintf(s.progress.why, sizeof s.progress.why, "nothing listens");
-    update(&s);
-    assert_string_equal(said, "waiting for a server at head:1 (from the test; --rdzv-endpoint "
-                              "HOST:PORT changes it) for at most 60 s: nothing listens\n");
-    update(&s);
-    assert_string_equal(said, "");
-    s.now_ms += DPT_PROGRESS_AGAIN_MS;
-    update(&s);
-    assert_int_equal(count_of("nothing listens"), 1);
-}
-
-/* An error is never quiet. */
-static void reason_is_said_though_it_should_be_quiet(void **state)
-{
-    (void)state;
-    struct scene s;
-    open_scene(&s, true);
-    s.progress.options.quiet = true;
-    s.view = (struct dpt_agent_view){.cause = "", .cause_kind = "", .timing = {.join_ms = 60000}};
-    update(&s);
-    s.now_ms += DPT_PROGRESS_LOOKING_MS;
-    update(&s);
-    assert_string_equal(said, ""); /* a server that is late is no error */
-    (void)snprintf(s.progress.why, sizeof s.progress.why, "the name 'head' has no address");
-    update(&s);
-    assert_int_equal(count_of("waiting for a server at head:1 "), 1);
-    assert_int_equal(count_of(": the name 'head' has no address\n"), 1);
-}
-
-static void server_that_comes_back_is_said(void **state)
-{
-    (void)state;
-    struct scene s;
-    open_scene(&s, true);
-    update(&s);
-    s.view.server_up = false;
-    update(&s);
-    assert_string_equal(said, "the server at head:1 is gone; training goes on, reconnecting\n");
-    s.view.server_up = true;
-    update(&s);
-    assert_string_equal(said, "the server at head:1 is back\n");
-    s.view.server_up = false;
-    update(&s);
-    assert_int_equal(count_of("is gone"), 1);
-}
-
-/* Quiet or not, and again and again: it waits for a person. */
-static void steps_that_wait_for_a_server_are_said(void **state)
-{
-    (void)state;
-    for (int quiet = 0; quiet < 2; quiet++) {
-        struct scene s;
-        open_scene(&s, true);
-        s.progress.options.quiet = quiet;
-        update(&s);
-        s.view.server_up = false;
-        s.view.computing = true;
-        s.view.step = 7;
-        s.view.unsaved_steps = 4;
-        update(&s);
-        assert_int_equal(count_of("training goes on"), !quiet);
-        s.view.computing = false;
-        update(&s);
-        assert_int_equal(count_of("keeps step 7, no checkpoint has the last 4 steps"), 1);
-        update(&s);
-        assert_string_equal(said, "");
-        s.now_ms += DPT_PROGRESS_AGAIN_MS;
-        update(&s);
-        assert_int_equal(count_of("it waits without limit: start dpt-rdzv there"), 1);
-    }
-}
-
-/* The line states the real effect of SIGTERM. */
-static void way_out_is_said(void **state)
-{
-    (void)state;
-    static const struct {
-        enum dpt_agent_rescue rescue;
-        const char *text;
-    } rows[] = {
-        {DPT_AGENT_RESCUE_COMPLETE, "there (or SIGTERM: saves what is held and ends)"},
-        {DPT_AGENT_RESCUE_PART, "(or SIGTERM on all nodes within 2.5 s: each saves its part and "
-                                "ends)"},
-        {DPT_AGENT_RESCUE_NONE, "(SIGTERM ends and loses them: checkpoint.dir names no folder)"},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct scene s;
-        open_scene(&s, true);
-        update(&s);
-        s.view.server_up = s.view.computing = false;
-        s.view.unsaved_steps = 4;
-        s.view.timing.drain_ms = 2500;
-        s.view.rescue = rows[i].rescue;
-        update(&s);
-        assert_int_equal(count_of(rows[i].text), 1);
-    }
-}
-
 static void long_formation_is_said_before_its_end(void **state)
 {
     (void)state;
@@ -266,11 +157,6 @@ int main(void)
         cmocka_unit_test(start_says_what_it_waits_for),
         cmocka_unit_test(node_that_leaves_waits_for_no_generation),
         cmocka_unit_test(node_left_out_says_so_when_it_lasts),
-        cmocka_unit_test(lack_of_a_server_is_said_with_its_reason),
-        cmocka_unit_test(reason_is_said_though_it_should_be_quiet),
-        cmocka_unit_test(server_that_comes_back_is_said),
-        cmocka_unit_test(steps_that_wait_for_a_server_are_said),
-        cmocka_unit_test(way_out_is_said),
         cmocka_unit_test(long_formation_is_said_before_its_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -260,7 +260,7 @@ static void closing_line(void **state)
          "left the run as asked: run r, generation 3: this node made no step"},
         {{"r", -1, 0, true, false}, "left the run as asked: run r: nothing was begun"},
         {{"r", -1, 0, true, true},
-         "left the run as asked: run r: no server was reached; nothing was begun"},
+         "left the run as asked: run r: no server answered; nothing was begun"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         dpt_progress_text_closing(&rows[i].facts, line);

@@ -154,8 +154,15 @@ void script_reply_plan(struct world *world, const Dpt__AgentState *said, Dpt__Se
 
 bool dpt_client_is_denied(const struct dpt_client *client, char ret[DPT_CLIENT_DENIAL_BYTES])
 {
+    struct world *world = world_of(client);
+    const char *text = world->denials[world->denied++ > 0];
+    (void)snprintf(ret, DPT_CLIENT_DENIAL_BYTES, "%s", text != NULL ? text : "");
+    return text != NULL;
+}
+
+bool dpt_client_awaits_new_key(const struct dpt_client *client)
+{
     (void)client;
-    ret[0] = '\0';
     return false;
 }
 

@@ -17,6 +17,8 @@ struct world {
     int event_fd;
     bool up_told, refuse_first; /* refuse_first: the queue is full at the first send */
     bool silent;
+    const char *denials[2]; /* the causes of a denial, one after the other; NULL: none */
+    int denied;             /* how often the denial was asked for */
     struct {
         uint8_t bytes[4096];
         size_t n;

@@ -226,7 +226,7 @@ static void start_is_one_line(void **state)
     assert_true(strlen(text[1]) < 160);
     assert_int_equal(end_process(&process), 0);
     assert_int_equal(lines_of(text[0]), 2);
-    assert_non_null(strstr(text[0], "left the run as asked: run test: no server was reached; "
+    assert_non_null(strstr(text[0], "left the run as asked: run test: no server answered; "
                                     "nothing was begun\n"));
 }
 
