@@ -148,6 +148,9 @@ def lost_steps(worker):
     return tuple(map(int, found[0]))
 
 
+STEPS_OF_A_MESSAGE = 50  # a step takes a millisecond, and a rank tells its agent several at once
+
+
 def printed_step(*workers):
     return max((int(step) for w in workers for step in re.findall(r"^step (\d+)/", w.log(), re.M)), default=0)
 
@@ -214,8 +217,9 @@ def test_told_twice_counts_what_is_lost(make_cluster, slow):
     assert worker.wait(10 * slow) == 75, worker.log_tail()
     assert "dpt-worker: told twice to end: left at once" in worker.log()
     number, saved, newest = lost_steps(worker)
-    printed = printed_step(worker)  # the signal may have stopped the rank between the end of a step and its line
-    assert saved == max(cluster.checkpoints()) and newest in (printed, printed + 1) and number == newest - saved
+    printed = printed_step(worker)  # the signal may have stopped the rank before it told the lines of its newest steps
+    assert saved == max(cluster.checkpoints()) and number == newest - saved
+    assert printed <= newest <= printed + STEPS_OF_A_MESSAGE
     cluster.restart_server()
     again = cluster.start_worker("a")
     wait_until("it goes on", lambda: len(cluster.outputs()[0].events()) == 2, 60 * slow, cluster.log_tails)
