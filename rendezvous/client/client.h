@@ -35,7 +35,7 @@ enum {
 /* How the user of a program gives a token: only dpt-worker has the option. */
 #define DPT_CLIENT_TOKEN_BY "dpt-worker: --rdzv-token; other programs: $DPT_RDZV_TOKEN"
 
-/* Of a server whose connections stand and bring no message. */
+/* The remedy if the server takes connections and sends no message. */
 #define DPT_CLIENT_SEE_LOG "see its log (a full disk of its state folder has this effect)"
 #define DPT_CLIENT_SILENT                                                                          \
     "the server there takes connections but does not answer: " DPT_CLIENT_SEE_LOG

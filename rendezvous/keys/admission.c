@@ -85,7 +85,7 @@ static int compare_machines(const void *a, const void *b)
     return keys != 0 ? keys : (x->line > y->line) - (x->line < y->line);
 }
 
-/* The place of a key in the list: that of the first machine whose key is not less. */
+/* Index of the first machine with this key or a higher one: the place of the key in the list. */
 static size_t machine_place(const struct dpt_admission *admission, const struct dpt_key *key)
 {
     size_t low = 0, high = admission->n_machines;

@@ -156,8 +156,8 @@ struct dpt_admission_decision {
 };
 
 /* Decides about a request over a connection with the key of a token. now_s: seconds since 1970. A
- * machine that is admitted already costs no use. None is admitted by whose lines a list would have
- * less room than DPT_ADMISSION_SPARE_LINES and _BYTES. Changes nothing. */
+ * machine that is admitted already costs no use. A new machine is refused if its lines would leave
+ * a list less room than DPT_ADMISSION_SPARE_LINES and _BYTES. Changes nothing. */
 void dpt_admission_decide(const struct dpt_admission *admission, const struct dpt_key *token_key,
                           const struct dpt_enroll_request *request, int64_t now_s,
                           struct dpt_admission_decision *ret);

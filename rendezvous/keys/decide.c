@@ -130,7 +130,7 @@ void dpt_admission_decide(const struct dpt_admission *admission, const struct dp
         ret->answer.admitted = true;
         return;
     }
-    if (right != DPT_RIGHT_NONE) { /* denied, or the key of a token, whose text others may have */
+    if (right != DPT_RIGHT_NONE) { /* denied, or the key of a token: others may know it */
         (void)snprintf(ret->answer.text, sizeof ret->answer.text,
                        "this machine's key was removed from the server: ask its operator, or move "
                        "machine.key away and use a new token");
