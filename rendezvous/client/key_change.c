@@ -21,7 +21,7 @@ static void print_token_part(const struct dpt_client *client, char ret[SPENT_BYT
     dpt_utc_text(dpt_wall_ns() / 1000000000, now);
     if (client->token_spent)
         (void)snprintf(ret, SPENT_BYTES,
-                       ", and the token has expired or has admitted as many as it may, by that "
+                       ", and the token has expired, was revoked or is used up, by that "
                        "server's clock and list (a clock that is wrong there, or was when the "
                        "token was made, has this effect: its log has its time, and it is %s here)",
                        now);

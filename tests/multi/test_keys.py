@@ -94,7 +94,7 @@ def test_bad_tokens(cluster, slow):
     token = new_token(cluster, "--token-uses", 1)
     first = start_worker(cluster, "a", token, nnodes=1)
     assert first.wait(60 * slow) == 0, first.log()
-    for node, text, code, said in (("b", token, DENIED, "the token has expired or has admitted as many as it may"),
+    for node, text, code, said in (("b", token, DENIED, "the token has expired, was revoked or is used up"),
                                    ("c", token[:-1], 2, "copy it whole"), ("d", "hello", 2, "this is no token"),
                                    ("e", "@/nonexistent", 2, "the file cannot be read")):
         worker = start_worker(cluster, node, text)
@@ -127,7 +127,7 @@ def test_spent_tokens_are_known_after_a_restart(cluster, slow):
         restart_server(cluster)
         worker = start_worker(cluster, node, token)
         assert worker.wait(30 * slow) == DENIED
-        assert "the token has expired or has admitted as many as it may" in last_line(worker), worker.log()
+        assert "the token has expired, was revoked or is used up" in last_line(worker), worker.log()
         cluster.server.wait_log(re.escape(said), 10 * slow)
 
 

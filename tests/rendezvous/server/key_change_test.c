@@ -150,7 +150,7 @@ static void two_servers_change_their_key_together(void **state)
     }
     (void)snprintf(path, sizeof path, "%s/c", keyed.dir);
     struct dpt_keyring c = keyed_ring(path, token.text);
-    keyed_expect_refused(&c, "has admitted as many as it may");
+    keyed_expect_refused(&c, "was revoked or is used up");
     assert_int_equal(dpt_token_new_server_key(&keyed.folder, (int64_t)time(NULL), &err), DPT_OK);
     assert_int_equal(dpt_keyring_pair(&keyed.folder, DPT_KEYRING_NEXT_KEY, &next, &err), DPT_OK);
     dpt_key_hex(&next.public_key, hex);
@@ -177,18 +177,26 @@ static void two_servers_change_their_key_together(void **state)
     transport_stop_server(&other);
 }
 
-/* Another process is changing the folder's files: a clear line, and nothing is drawn. */
-static void locked_folder_draws_no_key(void **state)
+/* Another process is changing the folder's files: a clear line, and nothing is changed. */
+static void locked_folder_stays(void **state)
 {
     (void)state;
+    static const char locked[] = "is locked by another process of dpt";
     const struct dpt_token_order order = {.right = DPT_RIGHT_JOIN, .hours = 1, .uses = 1};
     struct dpt_issued_token token;
+    struct dpt_admission_token revoked;
+    struct dpt_admitted_machine machine;
     struct dpt_err err;
     int lock = -1;
     assert_int_equal(dpt_key_folder_lock(&keyed.folder, &lock, &err), DPT_OK);
     assert_int_equal(dpt_token_new_server_key(&keyed.folder, 1, &err), DPT_ECONFIG);
-    assert_non_null(strstr(err.text, "is locked by another process of dpt"));
+    assert_non_null(strstr(err.text, locked));
     assert_int_equal(dpt_token_issue(&keyed.folder, &order, 1, &token, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, locked));
+    assert_int_equal(dpt_token_revoke(&keyed.folder, "00000000", &revoked, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, locked));
+    assert_int_equal(dpt_token_deny_machine(&keyed.folder, "a", &machine, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, locked));
     assert_int_equal(dpt_key_folder_state(&keyed.folder, DPT_KEYRING_NEXT_KEY).inode, 0);
     dpt_key_folder_unlock(lock);
     assert_int_equal(dpt_token_issue(&keyed.folder, &order, 1, &token, &err), DPT_OK);
@@ -200,7 +208,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(server_changes_its_key),
         CASE(two_servers_change_their_key_together),
-        CASE(locked_folder_draws_no_key),
+        CASE(locked_folder_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
