@@ -113,9 +113,17 @@ static void advance_clock(struct dpt_rdzv *core, int64_t now_ms)
 
 /* ---- runs that are over ---- */
 
+/* True: an operator has stopped the run, and it waits for a node with steps that are not saved. */
+static bool is_kept_for_steps(const struct run *run)
+{
+    return run->kept.stopped && !run->requests.leave_unsaved &&
+           dpt_rdzv_step_without_checkpoint(run) > 0;
+}
+
 /* True: the server forgets the run. It forgets an ended run that has had no node for grace_ms, or
- * that ended forget_ms ago. It forgets any other run that has had no node for forget_ms, or after a
- * restart, when the nodes have to connect again, for join_ms. */
+ * that ended forget_ms ago. It keeps a stopped run whose newest steps are not saved. It forgets any
+ * other run that has had no node for forget_ms, or after a restart, when the nodes have to connect
+ * again, for join_ms. */
 static bool is_run_over(struct run *run)
 {
     const struct dpt_timing *timing = &run->timing;
@@ -123,8 +131,10 @@ static bool is_run_over(struct run *run)
     const int64_t alone_ms = ended                         ? timing->grace_ms
                              : dpt_rdzv_knows_members(run) ? timing->join_ms
                                                            : timing->forget_ms;
+    const bool is_kept = ended ? run->kept.n_nodes > 0 /* members are told of the end */
+                               : is_kept_for_steps(run);
     int64_t *empty_ms = &run->membership.empty_ms;
-    if (run->n_nodes > 0 || (ended && run->kept.n_nodes > 0)) /* members are told of the end */
+    if (run->n_nodes > 0 || is_kept)
         *empty_ms = -1;
     else if (*empty_ms < 0)
         *empty_ms = run->core->now_ms;

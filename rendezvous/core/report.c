@@ -381,6 +381,31 @@ static void take_leaving(struct run *run, struct node *node, bool leaving)
     node->leaving = leaving;
 }
 
+/* Takes the node's generation, and prepares under another number if the node has the present one,
+ * or a later one, of another server: the journal is an older copy then, and nodes take higher
+ * numbers only. The members are not known either: a lease passes before a plan. */
+static void take_generation(struct run *run, struct node *node, const Dpt__Stamp *stamp)
+{
+    struct formation *formation = &run->formation;
+    node->generation = stamp->generation;
+    formation->generation_high = dpt_rdzv_newer(formation->generation_high, node->generation);
+    const bool is_used = run->phase == DPT_RDZV_PREPARING && stamp->epoch != run->core->epoch &&
+                         node->generation >= run->generation;
+    if (is_used) {
+        if (!formation->outdated)
+            formation->plan_after_ms = run->core->now_ms + run->timing.lease_ms;
+        dpt_rdzv_log(run, DPT_LOG_WARN,
+                     "node %s is in generation %llu of another server, or of a newer journal than "
+                     "this one: its generation is the newest",
+                     node->id, (unsigned long long)node->generation);
+        dpt_rdzv_prepare_number(run);
+    }
+    /* A later number, or the word of a server that is not of this journal. */
+    if (is_used || node->generation > run->generation ||
+        (node->generation > 0 && !dpt_rdzv_is_own_epoch(run->core, stamp->epoch)))
+        formation->outdated = true;
+}
+
 struct node *dpt_rdzv_take_report(struct run *run, struct node *node, const struct inquiry *from)
 {
     const Dpt__AgentState *message = from->message;
@@ -392,14 +417,8 @@ struct node *dpt_rdzv_take_report(struct run *run, struct node *node, const stru
     copy_text(node->checkpoint_dir_id, sizeof node->checkpoint_dir_id, message->checkpoint_dir_id);
     copy_text(node->plan_digest, sizeof node->plan_digest, message->plan_digest);
     node->plan_world = message->plan_world;
-    node->generation = message->stamp->generation;
+    take_generation(run, node, message->stamp);
     take_leaving(run, node, message->leaving);
-    run->formation.generation_high =
-        dpt_rdzv_newer(run->formation.generation_high, node->generation);
-    /* A later number, or the word of a server that is not of this journal. */
-    if (node->generation > run->generation ||
-        (node->generation > 0 && !dpt_rdzv_is_own_epoch(run->core, message->stamp->epoch)))
-        run->formation.outdated = true;
     if (node->plan_world > 0 && node->generation == run->formation.generation_high)
         run->formation.adopt_world = node->plan_world;
     /* Before the first generation of this server, only the agents know how many steps the run has

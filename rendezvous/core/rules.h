@@ -15,6 +15,8 @@ enum prepare { PREPARE_HARD, PREPARE_SOFT }; /* abort, or stop at the next step 
 /* Ends the generation in force and prepares a new one; makes a soft preparation hard. No effect on
  * a run that has ended. */
 void dpt_rdzv_prepare(struct run *run, enum prepare how, struct cause cause);
+/* PREPARING under a new number: every rank is asked, also those that have reported for another. */
+void dpt_rdzv_prepare_number(struct run *run);
 
 void dpt_rdzv_finish_run(struct run *run);
 /* Ends a run because an operator wants it; its state is saved. */

@@ -47,6 +47,13 @@ static void ask_for_reports(struct run *run)
     dpt_rdzv_count_all_ranks(run);
 }
 
+void dpt_rdzv_prepare_number(struct run *run)
+{
+    advance_generation(run);
+    dpt_rdzv_enter_phase(run, DPT_RDZV_PREPARING);
+    ask_for_reports(run);
+}
+
 void dpt_rdzv_prepare(struct run *run, enum prepare how, struct cause cause)
 {
     struct formation *formation = &run->formation;
@@ -63,9 +70,7 @@ void dpt_rdzv_prepare(struct run *run, enum prepare how, struct cause cause)
         return;
     formation->soft = soft && run->plan.in_force;
     formation->adopt_until_ms = -1;
-    advance_generation(run);
-    dpt_rdzv_enter_phase(run, DPT_RDZV_PREPARING);
-    ask_for_reports(run);
+    dpt_rdzv_prepare_number(run);
     dpt_rdzv_log(run, DPT_LOG_INFO, "forming generation %llu%s: %s",
                  (unsigned long long)run->generation,
                  formation->soft ? " at the next step boundary" : "", cause.text);

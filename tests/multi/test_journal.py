@@ -3,13 +3,16 @@
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
+from contextlib import closing
 
 import pytest
 
 from cluster import Process, program, quiet_port
+from test_ctl import ctl
 from test_refused import one_line, run_program
 
 
@@ -51,6 +54,42 @@ def test_history(make_cluster, slow):
     for args, words in ((["--run", "nobody"], "knows no run 'nobody'"), (["x"], "unexpected argument 'x'")):
         code, _, err = run_program("dpt-rdzv", "history", *folder, *args)
         assert code == 2 and words in one_line(err)
+
+
+@pytest.mark.parametrize("later", [1, 3])
+def test_older_copy_loses_no_step(make_cluster, slow, later):
+    """A server gets a copy of the journal from the middle of a formation. It forms at once, under a number that the
+    nodes have already, or that is below theirs."""
+    cluster = make_cluster(sets={**make_sets(slow), "train.steps": 10**6, "checkpoint.every_steps": 10**6},
+                           shared_dirs=True, journal=True)
+    cluster.start_server()
+    a, b = (cluster.start_worker(node) for node in "ab")
+    cluster.wait_step(5, 60 * slow)
+    b.kill_machine()
+    cluster.server.wait_log("fewer than 2 nodes", 30 * slow)
+    journal = cluster.state_dir / "journal.sqlite"
+    with closing(sqlite3.connect(journal)) as source, closing(sqlite3.connect(cluster.root / "copy")) as copy:
+        source.backup(copy)
+    b = cluster.start_worker("b")
+    cluster.server.wait_log("generation [2-9] runs, world 2", 60 * slow)
+    for _ in range(1, later):
+        step = cluster.step()
+        kill_a_rank(b)
+        cluster.wait_step(step + 5, 60 * slow)
+    cluster.server.kill()
+    for file in cluster.state_dir.iterdir():
+        file.unlink()
+    shutil.copy(cluster.root / "copy", journal)
+    journal.chmod(0o600)
+    step = cluster.step()
+    server = cluster.restart_server()
+    newest = r"node \w is in generation \d+ of another server, .*: its generation is the newest"
+    server.wait_log(rf"(?s){newest}.*generation \d+ runs, world 2", 60 * slow)
+    cluster.wait_step(step + 5, 60 * slow)
+    ctl(cluster, "stop", "tiny")
+    assert [worker.wait(60 * slow) for worker in (a, b)] == [0, 0], cluster.log_tails()
+    after = server.log()[server.log().rindex("the journal knows this run"):]
+    assert not re.search(r"\) lost: |expelled", after), after
 
 
 def refused(folder, words):

@@ -158,6 +158,22 @@ static void late_save_ends_a_stopped_run(void **state)
     assert_int_equal(run_info.saved_step, 9);
 }
 
+/* All nodes are taken out with steps that no checkpoint has: a stopped run waits for a return
+ * without limit, until the operator ends it. */
+static void stopped_run_without_nodes_is_kept(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    done(order(VERB(EVICT), "a"));
+    done(order(VERB(EVICT), "b"));
+    refused(order(VERB(STOP), ""), "no node here holds it");
+    stage_pass(&stage, 3600000);
+    done(order(VERB(STOP), ""));
+    assert_int_equal(stage.view.phase, DPT_RDZV_DONE);
+    stage_pass(&stage, 60000);
+    refused(order(VERB(STOP), ""), "has no run");
+}
+
 /* The nodes repeat their state, so a server without a journal knows the reason, too. */
 static void restarted_server_hears_the_reason(void **state)
 {
@@ -186,6 +202,7 @@ int main(void)
         TEST(failed_save_in_a_pause),
         TEST(failed_stop_names_the_reason),
         TEST(late_save_ends_a_stopped_run),
+        TEST(stopped_run_without_nodes_is_kept),
         TEST(restarted_server_hears_the_reason),
 #undef TEST
     };

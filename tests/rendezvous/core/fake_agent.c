@@ -60,6 +60,17 @@ void stage_restart_with_journal(struct stage *stage, uint64_t epoch)
             watch_restore(stage->watch, kept_record_at(stage->journal, i));
 }
 
+void stage_restart_with_older_journal(struct stage *stage, uint64_t epoch, size_t n_records)
+{
+    kept_records_cut(stage->journal, n_records);
+    dpt_rdzv_destroy(&stage->replica);
+    stage->replica = new_server(stage, 1);
+    const char *refused = kept_records_restore(stage->journal, stage->replica);
+    if (refused != NULL)
+        fail_msg("%s", refused);
+    stage_restart_with_journal(stage, epoch);
+}
+
 /* Every record gives the replica the durable state of the server. */
 static void keep_records(struct stage *stage, const struct dpt_rdzv_output *output)
 {

@@ -63,6 +63,8 @@ void stage_close(struct stage *stage);
 void stage_restart(struct stage *stage, uint64_t epoch);
 /* A new server with this epoch takes over, and has the journal of those before it. */
 void stage_restart_with_journal(struct stage *stage, uint64_t epoch);
+/* The same, with the first `n_records` records of that journal: an older copy of it. */
+void stage_restart_with_older_journal(struct stage *stage, uint64_t epoch, size_t n_records);
 void stage_step(struct stage *stage, struct dpt_rdzv_event event);
 void stage_tick(struct stage *stage, int64_t after_ms);
 /* A TICK while unread messages wait. */

@@ -14,10 +14,9 @@
 
 enum { LEASE_MS = 4500 };
 
-/* The next server has the journal. a and b connect again, when they send. */
-static void restart(uint64_t epoch)
+/* a and b connect to the next server, when they send. */
+static void connect_again(void)
 {
-    stage_restart_with_journal(&stage, epoch);
     memset(stage.records, 0, sizeof stage.records);
     stage_tick(&stage, 0);
     a.conn += 100;
@@ -27,6 +26,13 @@ static void restart(uint64_t epoch)
         a.ranks[0].plan_rank = (int32_t)fake_place(&a)->rank;
     if (fake_place(&b) != NULL)
         b.ranks[0].plan_rank = (int32_t)fake_place(&b)->rank;
+}
+
+/* The next server has the journal. */
+static void restart(uint64_t epoch)
+{
+    stage_restart_with_journal(&stage, epoch);
+    connect_again();
 }
 
 static void generation_goes_on(void **state)
@@ -186,6 +192,61 @@ static void newer_generation_than_the_journal(void **state)
     assert_int_equal(stage.view.generation, 40);
 }
 
+/* The journal is a copy from the time of a formation, and `later` generations have run since. The
+ * server forms at once, under a number that the nodes have already if `later` is 2, or that is
+ * below theirs. No node and no step is lost. */
+static void expect_older_copy_loses_nothing(uint64_t later)
+{
+    trio_start();
+    trio_step_to(5);
+    fake_breaks_off(&b, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    const size_t copied = kept_records_count(stage.journal);
+    for (uint64_t i = 0; i < later; i++) {
+        if (i > 0)
+            fake_breaks_off(&b, &stage);
+        fakes_settle(&stage, two, 2);
+        trio_step_to(6 + (int64_t)i);
+    }
+    assert_int_equal(a.generation, 1 + later);
+    stage_restart_with_older_journal(&stage, 99, copied);
+    connect_again();
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    assert_int_equal(stage.view.generation, 3);
+    const int64_t began_ms = stage.now_ms;
+    fakes_settle(&stage, two, 1);
+    assert_int_equal(stage.view.generation, later == 1 ? 3 : 2 + later);
+    fakes_settle(&stage, two, 2);
+    if (later > 1) { /* another node may have newer steps, which the journal does not know */
+        assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+        stage_pass_speaking(&stage, two, 2, LEASE_MS);
+        fakes_settle(&stage, two, 2);
+    }
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_REMOVED], 0);
+    assert_int_equal(a.plan->world_size, 2);
+    assert_int_equal(a.plan->resume_step, 5 + later);
+    assert_true(stage.now_ms - began_ms <= (later == 1 ? 0 : LEASE_MS + 500));
+}
+
+static void older_copy_before_the_plan(void **state)
+{
+    (void)state;
+    expect_older_copy_loses_nothing(1);
+}
+
+static void older_copy_forms_the_number_of_the_nodes(void **state)
+{
+    (void)state;
+    expect_older_copy_loses_nothing(2);
+}
+
+static void older_copy_forms_a_lower_number(void **state)
+{
+    (void)state;
+    expect_older_copy_loses_nothing(4);
+}
+
 static void grants_and_saved_steps_are_kept(void **state)
 {
     (void)state;
@@ -331,6 +392,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(expelled_incarnation_stays_out, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(newer_generation_than_the_journal, trio_setup,
                                         trio_teardown),
+        cmocka_unit_test_setup_teardown(older_copy_before_the_plan, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(older_copy_forms_the_number_of_the_nodes, trio_setup,
+                                        trio_teardown),
+        cmocka_unit_test_setup_teardown(older_copy_forms_a_lower_number, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(grants_and_saved_steps_are_kept, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(restarts_and_first_error_are_kept, trio_setup,
                                         trio_teardown),

@@ -211,6 +211,13 @@ void kept_records_destroy(struct kept_records **records_at)
     free(records);
 }
 
+void kept_records_cut(struct kept_records *records, size_t n)
+{
+    DPT_ASSERT(n <= records->n);
+    while (records->n > n)
+        dpt_rdzv_record_free(&records->list[--records->n]);
+}
+
 size_t kept_records_count(const struct kept_records *records)
 {
     return records->n;

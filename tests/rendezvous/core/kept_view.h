@@ -14,6 +14,8 @@ struct kept_records *kept_records_create(void);
 void kept_records_destroy(struct kept_records **records);
 /* Copies a record. */
 void kept_records_add(struct kept_records *records, const struct dpt_rdzv_record *record);
+/* Drops all but the first n, as in an older copy of the journal. */
+void kept_records_cut(struct kept_records *records, size_t n);
 size_t kept_records_count(const struct kept_records *records);
 const struct dpt_rdzv_record *kept_record_at(const struct kept_records *records, size_t i);
 /* True: a journal gives the record back; of forgotten runs it gives back FORGET alone. */
