@@ -103,7 +103,7 @@ class Killed:
             return
         (self.adopted_s if "adopted" in at[1] else self.back_s).append(at[0] - started)
         # A rank that died before the server may not be in the journal yet.
-        if state in TRAINS and moment in ("any", "grant") and "runs" in at[1]:
+        if state in TRAINS and moment != "formation" and "runs" in at[1]:
             self.not_adopted.append(f"{state}, away for {away_s:.1f} s: {at[1]}")
 
     def ranks(self):

@@ -14,7 +14,7 @@ from accept.harness import NotRun
 from accept.journal import LINES as LINES_OF_JOURNAL
 from accept.links import links_through_kills
 from accept.networks import LINES_OF_NETWORKS
-from accept.strangers import LINES_OF_STRANGERS, needs_keys, show_stories
+from accept.strangers import LINES_OF_STRANGERS, needs_keys
 from accept.told import stories
 from cluster import ROOT, Cluster, ClusterError, bin_dir, program, quiet_port
 from protocol_client import VERSION, Node, follow, run_spec
@@ -27,6 +27,10 @@ BARS = {10_000: (2.0, 1.0), 1_000: (0.2, 0.2)}
 SIZES = (10_000, 8_000, 4_000, 2_000, 1_000, 500, 128)
 REPEATS = 3  # figures are medians: the machine is shared
 STORIES = ("test_control.py", "test_ctl.py", "test_health.py", "test_networks.py", "test_racks.py")
+STORIES_OF_KEYS = [f"test_keys.py::test_{name}" for name in (
+    "two_machines_with_one_token", "stranger_is_refused", "machine_with_another_server_key_says_so", "bad_tokens",
+    "spent_tokens_are_known_after_a_restart", "token_is_revoked", "many_tokens_stop_no_start",
+    "readable_keys_are_refused")]
 BENCH_TIMEOUT_S, CORE_TIMEOUT_S, PEER_TIMEOUT_S, SERVER_S = 900, 600, 240, 20
 
 
@@ -255,8 +259,7 @@ def bad_keys(line):
     its exit code. A real server with a clock that is far off, when it makes a token or when it judges one: one line on
     either side with the time and the remedy, exit code 5."""
     needs_keys()
-    show_stories(line, "token or stranger or another_server_key or readable")
-    show_stories(line, of="clocks")
+    stories(line, *STORIES_OF_KEYS, "test_clocks.py")
 
 
 def told_stories(line):

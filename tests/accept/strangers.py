@@ -11,6 +11,7 @@ import sys
 import time
 
 from accept.harness import NotRun
+from accept.told import stories
 from cluster import ROOT, Cluster, ClusterError, bin_dir, knows_option, read_jsonl, wait_until
 from protocol_client import Node, follow
 
@@ -119,25 +120,11 @@ def strangers(line):
                   all(worker.alive() for worker in workers))
 
 
-def show_stories(line, words="", of="keys"):
-    """Runs the stories of tests/multi/test_keys.py, or of another file, whose names have these words."""
-    argv = ["/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider",
-            ROOT / "tests" / "multi" / f"test_{of}.py", *(["-k", words] if words else [])]
-    line.command(argv)
-    run = subprocess.run([str(a) for a in argv], capture_output=True, text=True,
-                         env=dict(os.environ, DPT_BIN=str(bin_dir()), PYTHONDONTWRITEBYTECODE="1"))
-    if run.returncode != 0:
-        line.note(run.stdout[-1500:])
-    passed = re.search(r"(\d+) passed", run.stdout)
-    line.show(f"stories of test_{of}.py that pass", int(passed[1]) if passed else 0, ">= 1, none fails",
-              passed and run.returncode == 0)
-
-
 def strangers_with_keys(line):
     """With keys: a process without a key, with a key of another machine, or of a node of another run, cannot join,
     read a run's config, or take a node's place; a machine that is denied is cut off, and the others go on."""
     needs_keys()
-    show_stories(line)
+    stories(line, "test_keys.py")
 
 
 # ---------------------------------------------------------------- a flood of connections
