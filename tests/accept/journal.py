@@ -17,7 +17,7 @@ from network_stories import pass_time
 
 NODES, STEPS, EVERY = "abcd", 400, 10
 KILLS, KILLS_OF_A_RUN, FORMED_S = 300, 6, 5
-SEEDS, SEEDS_NET, SEEDS_EACH_RECORD, SEEDS_LARGE, LARGE = 100_000, 20_000, 200, 10, 2_000
+SEEDS, SEEDS_NET, SEEDS_OLDER, SEEDS_EACH_RECORD, SEEDS_LARGE, LARGE = 100_000, 20_000, 10_000, 200, 10, 2_000
 WAIT_S = 180
 MOMENTS = ("any", "formation", "grant", "end")
 # The newest record of the journal when the server dies, and the share of the kills that must fall there at least.
@@ -179,11 +179,12 @@ def kills(line):
 
 def simulated(line):
     """100,000 seeds of the simulator whose server has a journal; 20,000 with one-way partitions, split networks, slow
-    agents, clocks that differ and jump; 200 seeds with a crash at each of their records; 10 seeds with 2,000 agents.
-    Each kind of fault was there."""
+    agents, clocks that differ and jump; 10,000 whose servers get older copies of the journal; 200 seeds with a crash at
+    each of their records; 10 seeds with 2,000 agents. Each kind of fault was there."""
     for mode, seeds, faults in (("--journal", SEEDS, ("outages", "overloads", "second runs", "expulsions")),
                                 ("--net", SEEDS_NET, ("unheard", "hears nothing", "split", "slow agent", "clock",
                                                       "server clock")),
+                                ("--older-copies", SEEDS_OLDER, ("older copies of the journal",)),
                                 ("--each-record", SEEDS_EACH_RECORD, ("crashes at a record",)),
                                 ("--nodes", SEEDS_LARGE, ("generations",))):
         mode = [mode, str(LARGE)] if mode == "--nodes" else [mode]

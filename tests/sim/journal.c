@@ -45,8 +45,28 @@ void disk_destroy(struct disk **disk)
     *disk = NULL;
 }
 
+/* The server gets a copy that lacks the last records: what it lacks, the nodes know. */
+static void take_older_copy(struct sim *sim)
+{
+    struct rng rng = {sim->epoch}; /* its own: moves no other draw */
+    const size_t n = kept_records_count(sim->disk->records);
+    const bool is_close = rng_chance(&rng, 700);
+    const size_t lacks = (size_t)rng_range(&rng, 0, (int64_t)(is_close && n > 12 ? 12 : n));
+    kept_records_cut(sim->disk->records, n - lacks);
+    dpt_rdzv_destroy(&sim->disk->replica);
+    sim->disk->replica = new_core(sim, 1);
+    const char *broken = kept_records_restore(sim->disk->records, sim->disk->replica);
+    if (broken != NULL)
+        sim_fail(sim, "the older copy is refused: %s", broken);
+    sim->older_copies += lacks > 0;
+    sim->server_hurt = true;
+    sim_say(sim, "the journal is a copy of %zu of %zu records", n - lacks, n);
+}
+
 void disk_restore(struct sim *sim)
 {
+    if (sim->has_older_copies)
+        take_older_copy(sim);
     const struct kept_records *records = sim->disk->records;
     const char *broken = kept_records_restore(records, sim->core);
     if (broken == NULL)

@@ -57,14 +57,14 @@ static void count_had(const struct sim *sim, struct had *had)
 struct how {
     int nodes; /* 0: drawn */
     bool big, net, ctl, verbose, each_record, crash_before_persist;
-    enum { JOURNAL_DRAWN, JOURNAL_ALWAYS, JOURNAL_NEVER } journal;
+    enum { JOURNAL_DRAWN, JOURNAL_ALWAYS, JOURNAL_OLDER, JOURNAL_NEVER } journal;
     uint64_t crash_at_record;
 };
 
 static bool draws_journal(uint64_t seed, const struct how *how)
 {
     struct rng rng = {seed ^ 0x6a6f75726e616cu}; /* its own: moves no other draw */
-    return how->journal == JOURNAL_ALWAYS ||
+    return how->journal == JOURNAL_ALWAYS || how->journal == JOURNAL_OLDER ||
            (how->journal == JOURNAL_DRAWN && rng_chance(&rng, 500));
 }
 
@@ -82,6 +82,7 @@ static void print_failed(uint64_t seed, const struct how *how, const struct sim 
                        (unsigned long long)how->crash_at_record,
                        how->crash_before_persist ? " --lost" : "");
     const char *journal = how->journal == JOURNAL_ALWAYS  ? " --journal"
+                          : how->journal == JOURNAL_OLDER ? " --older-copies"
                           : how->journal == JOURNAL_NEVER ? " --no-journal"
                                                           : "";
     char size[32] = "";
@@ -106,6 +107,7 @@ static bool run_seed(uint64_t seed, const struct how *how, struct sim *ret_total
     else
         profile_random(&rng, &profile);
     profile.has_journal = draws_journal(seed, how);
+    profile.has_older_copies = how->journal == JOURNAL_OLDER;
     profile.racks = draw_racks(seed);
     profile.crash_at_record = how->crash_at_record;
     profile.crash_before_persist = how->crash_before_persist;
@@ -139,6 +141,7 @@ static bool run_seed(uint64_t seed, const struct how *how, struct sim *ret_total
     *ret_records = sim->records;
     ret_totals->records += sim->records;
     ret_totals->crashes_at_records += sim->crashes_at_records;
+    ret_totals->older_copies += sim->older_copies;
     ret_totals->events += sim->events;
     ret_totals->formations += sim->formations;
     ret_totals->applied += sim->applied;
@@ -203,6 +206,8 @@ int main(int argc, char **argv)
             how.verbose = true;
         } else if (strcmp(argv[i], "--journal") == 0) {
             how.journal = JOURNAL_ALWAYS;
+        } else if (strcmp(argv[i], "--older-copies") == 0) {
+            how.journal = JOURNAL_OLDER;
         } else if (strcmp(argv[i], "--no-journal") == 0) {
             how.journal = JOURNAL_NEVER;
         } else if (strcmp(argv[i], "--each-record") == 0) {
@@ -221,7 +226,8 @@ int main(int argc, char **argv)
         } else {
             fprintf(stderr,
                     "usage: dpt_sim [--seed N | --seeds FIRST COUNT] [--big | --nodes N] [--net] "
-                    "[--ctl] [--journal | --no-journal] [--each-record | --crash-at RECORD "
+                    "[--ctl] [--journal | --older-copies | --no-journal] [--each-record | "
+                    "--crash-at RECORD "
                     "[--lost]] [--verbose]\n");
             return 2;
         }
@@ -248,7 +254,7 @@ int main(int argc, char **argv)
         "handed over by who left, %llu final saves, %llu strangers refused, %llu outages, %llu "
         "rescues, %llu left unsaved, %llu lines logged, %llu steps at which lines waited, %llu "
         "writers who met lines of another world, %llu second runs, %llu overloads, %llu records, "
-        "%llu crashes at a record",
+        "%llu crashes at a record, %llu older copies of the journal",
         (unsigned long long)((count + every - 1) / every), (unsigned long long)failed,
         (unsigned long long)totals->events, (unsigned long long)totals->formations,
         (unsigned long long)totals->applied, (unsigned long long)totals->healed,
@@ -262,7 +268,7 @@ int main(int argc, char **argv)
         (unsigned long long)totals->lines, (unsigned long long)totals->held_lines,
         (unsigned long long)totals->foreign_logs, (unsigned long long)had.second_runs,
         (unsigned long long)had.overloads, (unsigned long long)totals->records,
-        (unsigned long long)totals->crashes_at_records);
+        (unsigned long long)totals->crashes_at_records, (unsigned long long)totals->older_copies);
     for (int kind = FAULT_OUTAGE; how.net && kind < FAULT_END; kind++)
         printf(", %llu %s", (unsigned long long)had.net[kind - FAULT_OUTAGE], net_fault_name(kind));
     printf("\n");

@@ -110,6 +110,7 @@ struct sim *sim_create(uint64_t seed, const struct profile *profile, bool verbos
 {
     struct sim *sim = create(seed, profile, verbose, trace);
     sim->has_journal = profile->has_journal;
+    sim->has_older_copies = profile->has_older_copies;
     sim->crash_at_record = profile->crash_at_record;
     sim->crash_before_persist = profile->crash_before_persist;
     add_machines(sim);

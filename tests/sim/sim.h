@@ -264,7 +264,7 @@ struct profile {
     int64_t wait_ms, first_step_ms, drain_ms; /* config keys; 0: the default */
     int bad_pair_a, bad_pair_b;               /* machines that cannot reach each other; -1: none */
     int racks;                                /* 0: no machine says its rack */
-    bool has_journal, crash_before_persist;   /* see struct sim */
+    bool has_journal, has_older_copies, crash_before_persist; /* see struct sim */
     uint64_t crash_at_record;
     int n_commands;   /* of an operator */
     int n_net_faults; /* faults of kinds that come after FAULT_COUNT; clocks differ if it is not 0
@@ -327,12 +327,12 @@ struct sim {
     struct dpt_rdzv *core;       /* NULL: down */
     struct watch *watch;         /* checks each step of the core */
     struct disk *disk;           /* records of all servers, or without has_journal of this one */
-    bool has_journal;            /* a later server gets them back */
-    uint64_t records;            /* that all servers have made */
-    uint64_t crash_at_record;    /* the server crashes in the step of this record; 0: none */
-    bool crash_is_armed;         /* ... in the next step that has a record */
-    bool crash_before_persist;   /* the records of that step are lost, too */
-    uint64_t crashes_at_records;
+    bool has_journal, has_older_copies; /* a later server gets all of them, or the first ones */
+    uint64_t records;                   /* that all servers have made */
+    uint64_t crash_at_record;           /* the server crashes in the step of this record; 0: none */
+    bool crash_is_armed;                /* ... in the next step that has a record */
+    bool crash_before_persist;          /* the records of that step are lost, too */
+    uint64_t crashes_at_records, older_copies;
     uint64_t server_life, epoch;
     uint64_t run_life; /* grows whenever a server creates the run */
     bool server_stopped;
