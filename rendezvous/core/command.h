@@ -24,6 +24,10 @@ struct command {
 void dpt_rdzv_set_outcome(struct command *command, Dpt__ControlOutcome outcome, const char *fmt,
                           ...) DPT_PRINTF(3, 4);
 
+/* Adds to the text of a command that goes on that no node of its run is heard. The text has no time
+ * that grows: dpt-ctl prints each new text. */
+void dpt_rdzv_add_silence(struct command *command);
+
 /* DRAIN, EVICT and ALLOW, of a command that names a node. */
 void dpt_rdzv_drain_node(struct command *command);
 void dpt_rdzv_evict_node(struct command *command);

@@ -423,6 +423,7 @@ static void carry_out(struct command *command)
         carry_out_verb[verb](command);
     if (command->run != NULL)
         dpt_rdzv_advance(command->run);
+    dpt_rdzv_add_silence(command);
 }
 
 /* Without a name the command of a machine that may take part in one run only is about that run. */

@@ -33,6 +33,8 @@ void dpt_rdzv_reply_add_run(Dpt__ControlReply *reply, struct run *run)
     to->restarts_left = dpt_rdzv_restarts_left(run);
     to->step_ms_median = run->progress.step_ms_median;
     to->phase_ms = run->core->now_ms - run->phase_ms;
+    to->heard_ms_ago = dpt_rdzv_heard_ms_ago(run);
+    to->unheard = dpt_rdzv_is_unheard(run);
     to->cause = dpt_outbox_text(out, run->formation.cause.text);
     to->text = dpt_outbox_text(out, run->end_text);
     reply->runs[reply->n_runs++] = to;

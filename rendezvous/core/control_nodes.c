@@ -21,6 +21,18 @@ void dpt_rdzv_set_outcome(struct command *command, Dpt__ControlOutcome outcome, 
     command->reply->outcome = outcome;
 }
 
+void dpt_rdzv_add_silence(struct command *command)
+{
+    const struct run *run = command->run;
+    const size_t used = strlen(command->text);
+    if (run == NULL || command->reply->outcome != GOES_ON || !dpt_rdzv_is_unheard(run))
+        return;
+    (void)snprintf(command->text + used, sizeof command->text - used,
+                   "; but no node of the run is heard for more than %.1f s, a lease: dpt-ctl nodes "
+                   "says for how long",
+                   (double)run->timing.lease_ms / 1000);
+}
+
 /* This removed incarnation of the node (0: the newest one); NULL: it is not remembered. */
 static const struct departed *find_removed(const struct run *run, const char *node,
                                            uint64_t incarnation)

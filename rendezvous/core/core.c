@@ -267,6 +267,7 @@ static void handle_tick(struct dpt_rdzv *core, bool backlog)
         if (!backlog) {
             dpt_rdzv_give_up_members(core->runs[i]);
             dpt_rdzv_judge_losses(core->runs[i]);
+            dpt_rdzv_tell_unheard(core->runs[i]);
         }
         dpt_rdzv_advance(core->runs[i]);
     }

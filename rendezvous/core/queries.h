@@ -21,6 +21,12 @@ int64_t dpt_rdzv_beat_ms(const struct run *run);
  * of any run for gap_ms, because then the server's network is down or its reading thread
  * starves. */
 int64_t dpt_rdzv_listened_ms(const struct run *run);
+/* Since a node of the run was heard; -1: it has none. */
+int64_t dpt_rdzv_heard_ms_ago(const struct run *run);
+/* True: the run has not ended, has nodes, and none of them has been heard for a lease. */
+bool dpt_rdzv_is_unheard(const struct run *run);
+/* To be called at a TICK. Logs once that no node of any run is heard for the lease of this one. */
+void dpt_rdzv_tell_unheard(const struct run *run);
 /* How much longer the node may be silent before it is lost; < 0: it is lost. */
 int64_t dpt_rdzv_lease_left_ms(const struct node *node);
 /* True: the control connection of the node has been broken for longer than grace_ms. This is the

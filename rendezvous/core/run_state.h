@@ -316,8 +316,7 @@ struct progress {
     struct unsaved unsaved;  /* the newest failure of a rank to save */
     bool redundant;  /* every part of the state of plan.generation is on at least two nodes */
     bool rebuilding; /* ranks still make copies for that */
-    /* dpt_rdzv_step_unsaved of the present reports. A change of them sets `unsaved_known` to false.
-     */
+    /* dpt_rdzv_step_unsaved of the present reports. A change of them clears `unsaved_known`. */
     int64_t unsaved_step;
     bool unsaved_known;
     struct loss losses[LOSSES_MAX];
@@ -370,6 +369,7 @@ struct forgotten_run {
 /* Times at which processes were last heard. */
 struct hearing {
     int64_t heard_ms; /* a node of any run over a standing connection */
+    bool told_none;   /* the log says that no node has been heard since heard_ms */
     /* The first and the last time since heard_ms at which a process that is not a node was heard;
      * below 0: none. */
     int64_t outsiders_since_ms, outsider_ms;

@@ -3,6 +3,8 @@
 #include "rendezvous/core/queries.h"
 #include "rendezvous/core/tally.h"
 
+#include <stdio.h>
+
 /* Outsiders prove that the network works only if they send at least this often. */
 enum { OUTSIDER_GAP_MS = 1000 };
 
@@ -46,6 +48,10 @@ void dpt_rdzv_heard_node(struct run *run, struct node *node)
     struct link *link = &node->link;
     for (size_t i = 0; i < run->core->n_runs; i++)
         run->core->runs[i]->membership.listened_ms = dpt_rdzv_listened_ms(run->core->runs[i]);
+    if (run->core->hearing.told_none)
+        dpt_rdzv_log(run, DPT_LOG_INFO, "node %s is heard, the first for %.1f s", node->id,
+                     (double)(run->core->now_ms - run->core->hearing.heard_ms) / 1000);
+    run->core->hearing.told_none = false;
     run->core->hearing.heard_ms = run->core->now_ms;
     run->core->hearing.outsiders_since_ms = -1;
     if (link->reported_broken)
@@ -81,6 +87,39 @@ void dpt_rdzv_connection_broke(struct dpt_rdzv *core, uint64_t conn)
         node->link.broken_ms = core->now_ms;
         dpt_rdzv_list_last(node, LIST_BROKEN);
     }
+}
+
+/* ---- a run whose nodes are all silent ---- */
+
+int64_t dpt_rdzv_heard_ms_ago(const struct run *run)
+{
+    const struct node *latest = run->membership.lists[LIST_QUIET].last;
+    return latest == NULL ? -1 : run->core->now_ms - latest->link.heard_ms;
+}
+
+bool dpt_rdzv_is_unheard(const struct run *run)
+{
+    return dpt_rdzv_heard_ms_ago(run) > run->timing.lease_ms && !dpt_rdzv_has_ended(run);
+}
+
+/* Nothing follows from this silence (hears_no_node), so without the line nobody would learn that
+ * all nodes may be dead. */
+void dpt_rdzv_tell_unheard(const struct run *run)
+{
+    struct dpt_rdzv *core = run->core;
+    const int64_t silent_ms = core->now_ms - core->hearing.heard_ms;
+    char text[DPT_PROTO_TEXT_BYTES];
+    if (core->hearing.told_none || silent_ms <= run->timing.lease_ms || !dpt_rdzv_is_unheard(run))
+        return;
+    core->hearing.told_none = true;
+    (void)snprintf(
+        text, sizeof text,
+        "no node is heard for %.1f s: this server is cut off, or all nodes are gone. For that "
+        "alone none is judged lost. Look at the machines and at the network of this server; if the "
+        "nodes are gone, start workers: once one is heard, silent nodes are lost after a lease",
+        (double)silent_ms / 1000);
+    dpt_outbox_log(&core->out,
+                   (struct dpt_rdzv_log_line){.level = DPT_LOG_WARN, .run = "", .text = text});
 }
 
 /* ---- one node ---- */

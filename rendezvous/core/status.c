@@ -108,6 +108,8 @@ Dpt__RunStatus *dpt_rdzv_new_status(const struct run *run, uint64_t dump)
     to->step_ms_median = run->progress.step_ms_median;
     to->heartbeat_ms = dpt_rdzv_beat_ms(run);
     to->phase_ms = core->now_ms - run->phase_ms;
+    to->heard_ms_ago = dpt_rdzv_heard_ms_ago(run);
+    to->unheard = dpt_rdzv_is_unheard(run);
     to->cause = (char *)run->formation.cause.text;
     list_ranks(run, to, dump);
     return core->out.no_memory ? NULL : to;

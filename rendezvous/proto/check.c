@@ -323,8 +323,7 @@ static enum dpt_status check_plan(const Dpt__Plan *plan, struct dpt_err *err)
     DPT_TRY(check_range(err, "n_hosts", plan->n_hosts, 1, plan->world_size));
     DPT_TRY(check_range(err, "n_nodes", plan->n_nodes, 1, plan->world_size));
     DPT_TRY(check_range(err, "checkpoint_writers", plan->checkpoint_writers, 0, plan->world_size));
-    DPT_TRY(
-        check_range(err, "handover_ranks", plan->handover_ranks, 0, (int64_t)plan->world_size - 1));
+    DPT_TRY(check_range(err, "handover_ranks", plan->handover_ranks, 0, plan->world_size - 1));
     if (plan->final_save && plan->handover_ranks > 0)
         return dpt_fail(err, DPT_EPROTO, "field 'final_save' beside handover ranks");
     if (plan->from_seed && (plan->resume_step != 0 || plan->load_checkpoint >= 0))
@@ -358,6 +357,7 @@ static enum dpt_status check_status(const Dpt__RunStatus *status, struct dpt_err
     DPT_TRY(check_range(err, "step_ms_median", status->step_ms_median, 0, DPT_PROTO_MS_MAX));
     DPT_TRY(check_range(err, "phase_ms", status->phase_ms, 0, DPT_PROTO_MS_MAX));
     DPT_TRY(check_range(err, "heartbeat_ms", status->heartbeat_ms, 0, DPT_PROTO_MS_MAX));
+    DPT_TRY(check_range(err, "heard_ms_ago", status->heard_ms_ago, -1, DPT_PROTO_MS_MAX));
     for (size_t i = 0; i < status->n_ranks; i++) {
         const Dpt__RankStatus *rank = status->ranks[i];
         DPT_TRY(check_name(err, "node", rank->node));
@@ -383,6 +383,7 @@ static enum dpt_status check_run_info(const Dpt__RunInfo *run, struct dpt_err *e
     DPT_TRY(check_step(err, "step", run->step, -1));
     DPT_TRY(check_step(err, "saved_step", run->saved_step, -1));
     DPT_TRY(check_range(err, "step_ms_median", run->step_ms_median, 0, DPT_PROTO_MS_MAX));
+    DPT_TRY(check_range(err, "heard_ms_ago", run->heard_ms_ago, -1, DPT_PROTO_MS_MAX));
     return check_range(err, "phase_ms", run->phase_ms, 0, DPT_PROTO_MS_MAX);
 }
 
@@ -454,14 +455,13 @@ static enum dpt_status check_steps(const Dpt__RankToAgent *message, struct dpt_e
 {
     int64_t last = 0;
     for (size_t i = 0; i < message->n_steps; i++) {
-        const Dpt__StepRecord *record = message->steps[i];
-        DPT_TRY(check_step(err, "step", record->step, last + 1));
-        DPT_TRY(check_range(err, "world_size", record->world_size, 1, DPT_PROTO_WORLD_MAX));
-        DPT_TRY(check_range(err, "epoch", record->epoch, 0, record->step));
-        if (record->epoch > 0)
-            DPT_TRY(
-                check_range(err, "epoch_first_step", record->epoch_first_step, 1, record->step));
-        last = record->step;
+        const Dpt__StepRecord *at = message->steps[i];
+        DPT_TRY(check_step(err, "step", at->step, last + 1));
+        DPT_TRY(check_range(err, "world_size", at->world_size, 1, DPT_PROTO_WORLD_MAX));
+        DPT_TRY(check_range(err, "epoch", at->epoch, 0, at->step));
+        if (at->epoch > 0)
+            DPT_TRY(check_range(err, "epoch_first_step", at->epoch_first_step, 1, at->step));
+        last = at->step;
     }
     return DPT_OK;
 }

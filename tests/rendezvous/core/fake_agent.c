@@ -163,6 +163,8 @@ void stage_step(struct stage *stage, struct dpt_rdzv_event event)
     keep_records(stage, &output);
     stage->n_sends = output.n_sends;
     stage->n_logs += output.n_logs;
+    if (output.n_logs > 0)
+        (void)snprintf(stage->log, sizeof stage->log, "%s", output.logs[output.n_logs - 1].text);
     stage->deadline_ms = output.deadline_ms;
     assert_true(stage->deadline_ms > stage->now_ms);
     stage->view = (struct dpt_rdzv_run_view){0};

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "tests/rendezvous/core/trio.h"
+#include "tests/rendezvous/core/fake_operator.h"
 
 #include <string.h>
 
@@ -328,6 +328,71 @@ static void test_dead_among_strangers(void **state)
     assert_int_equal(stage.view.nodes, 1);
 }
 
+/* ---- what an operator is told ---- */
+
+/* One line, and one more when nodes were heard in between. */
+static void test_hearing_no_node_is_told_once(void **state)
+{
+    (void)state;
+    stage_pass(&stage, 20000); /* no node has come yet */
+    assert_int_equal(stage.n_logs, 0);
+    trio_start();
+    for (int i = 0; i < 2; i++) {
+        const size_t before = stage.n_logs;
+        stage_pass(&stage, 4400);
+        assert_int_equal(stage.n_logs, before);
+        stage_backlog(&stage, 400); /* a node may have sent what is unread */
+        assert_int_equal(stage.n_logs, before);
+        stage_pass(&stage, 60000);
+        assert_int_equal(stage.n_logs, before + 1);
+        assert_non_null(strstr(stage.log, "no node is heard for "));
+        stage_pass_speaking(&stage, two, 2, 1000);
+        assert_int_equal(stage.n_logs, before + 2);
+        assert_non_null(strstr(stage.log, "node a is heard, the first for 6"));
+    }
+    assert_int_equal(stage.view.generation, 1);
+}
+
+/* The server hears another run, so it judges the silence itself. */
+static void test_one_silent_run_is_judged(void **state)
+{
+    (void)state;
+    start_both();
+    const size_t before = stage.n_logs;
+    stage_pass(&stage, 3000); /* of which a gap counts */
+    stage_pass_speaking(&stage, (struct fake *[]){&c}, 1, 2000);
+    assert_int_equal(view_of("demo").nodes, 2);
+    assert_int_equal(stage.n_logs, before);
+    stage_pass_speaking(&stage, (struct fake *[]){&c}, 1, 2600);
+    assert_int_equal(view_of("demo").nodes, 0);
+}
+
+static void expect_silence(Dpt__ControlOutcome outcome, bool told)
+{
+    goes_on(outcome);
+    assert_int_equal(
+        strstr(reply_text, "; but no node of the run is heard for more than 4.5 s") != NULL, told);
+    assert_int_equal(run_info.unheard, told);
+}
+
+static void test_operator_is_told_of_silence(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    stage_pass(&stage, 4400);
+    expect_silence(order(VERB(SAVE), ""), false);
+    assert_int_equal(run_info.heard_ms_ago, 4400 + 40);
+    stage_pass(&stage, 1000);
+    expect_silence(order(VERB(SAVE), ""), true);
+    assert_int_equal(run_info.heard_ms_ago, 5400 + 2 * 40);
+    expect_silence(order(VERB(DRAIN), "b"), true);
+    expect_silence(order(VERB(PAUSE), ""), true);
+    expect_silence(order(VERB(STOP), ""), true);
+    fake_say(&a, &stage);
+    expect_silence(again(VERB(STOP), ""), false);
+    assert_int_equal(run_info.heard_ms_ago, 40);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -353,6 +418,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_hears_no_node_between_two_strangers, trio_setup,
                                         trio_teardown),
         cmocka_unit_test_setup_teardown(test_dead_among_strangers, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_hearing_no_node_is_told_once, trio_setup,
+                                        trio_teardown),
+        cmocka_unit_test_setup_teardown(test_one_silent_run_is_judged, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_operator_is_told_of_silence, trio_setup,
+                                        trio_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -146,6 +146,18 @@ static void time_without_a_step_is_told(void **state)
     assert_true(status->limit_ms > status->still_ms);
 }
 
+static void silence_of_all_nodes_is_told(void **state)
+{
+    (void)state;
+    trio_start();
+    stage_pass(&stage, 4400);
+    assert_false(ask(a.stamp.run)->unheard);
+    stage_pass(&stage, 600);
+    const Dpt__RunStatus *status = ask(a.stamp.run);
+    assert_true(status->unheard);
+    assert_int_equal(status->heard_ms_ago, 5000);
+}
+
 /* An unknown name is the only run; with two runs the answer lists them. */
 static void run_is_found_by_name_or_alone(void **state)
 {
@@ -258,6 +270,7 @@ int main(void)
         TEST(spares_come_last),
         TEST(work_goes_on_after_the_report),
         TEST(time_without_a_step_is_told),
+        TEST(silence_of_all_nodes_is_told),
         TEST(run_is_found_by_name_or_alone),
         TEST(question_changes_nothing),
         TEST(failed_run_tells_its_error),

@@ -126,6 +126,7 @@ static void spoilt_reply_is_refused(void **unused)
     SPOIL("saved_step", run.saved_step, INT64_MAX);
     SPOIL("step_ms_median", run.step_ms_median, -1);
     SPOIL("phase_ms", run.phase_ms, -1);
+    SPOIL("heard_ms_ago", run.heard_ms_ago, -2);
     SPOIL("cause", run.cause, (char *)"\033[31m");
     SPOIL("node", node.node, (char *)"a/b");
     SPOIL("address", node.address, (char *)"\033[31m");

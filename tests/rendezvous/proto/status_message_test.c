@@ -108,6 +108,7 @@ static void spoilt_status_is_refused(void **unused)
     SPOIL("step_ms_median", status.step_ms_median, -1);
     SPOIL("phase_ms", status.phase_ms, -1);
     SPOIL("heartbeat_ms", status.heartbeat_ms, -1);
+    SPOIL("heard_ms_ago", status.heard_ms_ago, -2);
     SPOIL("cause", status.cause, (char *)"a\nb");
     SPOIL("ranks", status.n_ranks, DPT_PROTO_STATUS_RANKS_MAX + 1);
     SPOIL("node", rank.node, (char *)"a b");
