@@ -30,14 +30,16 @@ static json_t *wrap_list(const char *name, json_t *list)
 json_t *dpt_ctl_json_run(const Dpt__RunInfo *run)
 {
     return json_pack(
-        "{s:s, s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:I, s:I, s:I, s:s, s:s}",
+        "{s:s, s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:I, s:I, s:I, s:o, s:s, "
+        "s:s}",
         "run", run->run, "user", run->user, "state", dpt_ctl_run_word(run), "paused", run->paused,
         "stopping", run->stopping, "generation", (json_int_t)run->generation, "ranks",
         (json_int_t)run->world_size, "nodes", (json_int_t)run->n_nodes, "min_nodes",
         (json_int_t)run->min_nodes, "max_nodes", (json_int_t)run->max_nodes, "step",
         step_or_null(run->step), "saved_step", step_or_null(run->saved_step), "restarts_left",
         (json_int_t)run->restarts_left, "step_ms", (json_int_t)run->step_ms_median, "phase_ms",
-        (json_int_t)run->phase_ms, "cause", run->cause, "error", run->text);
+        (json_int_t)run->phase_ms, "heard_ms_ago", step_or_null(run->heard_ms_ago), "cause",
+        run->cause, "error", run->text);
 }
 
 json_t *dpt_ctl_json_runs(const Dpt__ControlReply *reply)

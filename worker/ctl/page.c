@@ -19,21 +19,31 @@ static const char *number_cell(int64_t number, char ret[CELL_BYTES])
     return ret;
 }
 
+/* Seconds, or "-" below 0. */
+static const char *seconds_cell(int64_t ms, char ret[CELL_BYTES])
+{
+    if (ms < 0)
+        return number_cell(ms, ret);
+    (void)snprintf(ret, CELL_BYTES, "%.1f", (double)ms / 1000);
+    return ret;
+}
+
 static void print_run_row(const Dpt__RunInfo *run, FILE *out)
 {
     char step[CELL_BYTES], saved[CELL_BYTES], nodes[CELL_BYTES], world[CELL_BYTES];
+    char heard[CELL_BYTES];
     (void)snprintf(nodes, sizeof nodes, "%" PRIu32 "/%" PRIu32, run->n_nodes, run->max_nodes);
-    (void)fprintf(out, "%-24s %-10s %11s %6s %10s %10s %8" PRId64 "  %s\n", run->run,
+    (void)fprintf(out, "%-24s %-10s %11s %6s %10s %10s %8" PRId64 " %8s  %s\n", run->run,
                   dpt_ctl_run_word(run), nodes,
                   number_cell(run->world_size > 0 ? (int64_t)run->world_size : -1, world),
                   number_cell(run->step, step), number_cell(run->saved_step, saved),
-                  run->step_ms_median, run->user);
+                  run->step_ms_median, seconds_cell(run->heard_ms_ago, heard), run->user);
 }
 
 static void print_runs_title(FILE *out)
 {
-    (void)fprintf(out, "%-24s %-10s %11s %6s %10s %10s %8s  %s\n", "run", "state", "nodes", "ranks",
-                  "step", "saved", "step ms", "user");
+    (void)fprintf(out, "%-24s %-10s %11s %6s %10s %10s %8s %8s  %s\n", "run", "state", "nodes",
+                  "ranks", "step", "saved", "step ms", "heard s", "user");
 }
 
 void dpt_ctl_print_runs(const Dpt__ControlReply *reply, FILE *out)

@@ -7,6 +7,8 @@
 
 const char *dpt_ctl_run_word(const Dpt__RunInfo *run)
 {
+    if (run->unheard)
+        return "unheard";
     switch (run->phase) {
     case DPT__SERVER_PHASE__SERVER_DONE:
         return run->stopping ? "stopped" : "done";

@@ -7,7 +7,7 @@
 #include <limits.h>
 
 /* "trains", "paused", "pausing", "stopping", "stopped", "waits", "forming", "finishing", "done",
- * "failed". */
+ * "failed"; "unheard": it has not ended, and none of its nodes has been heard for a lease. */
 const char *dpt_ctl_run_word(const Dpt__RunInfo *run);
 /* "trains", "spare", "waits", "leaves", "awaited", "denied". */
 const char *dpt_ctl_node_word(const Dpt__NodeInfo *node);
