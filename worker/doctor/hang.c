@@ -153,6 +153,8 @@ void dpt_hang_judge(const struct dpt_hang_view *earlier, const struct dpt_hang_v
     if (later->phase == DPT__SERVER_PHASE__SERVER_DONE ||
         later->phase == DPT__SERVER_PHASE__SERVER_FAILED)
         ret->kind = DPT_HANG_ENDED;
+    else if (later->unheard) /* still_ms does not grow while the server hears no node */
+        ret->kind = DPT_HANG_UNHEARD;
     else if (!runs)
         ret->kind = DPT_HANG_FORMING;
     else if (later->still_ms >= patience_ms(later)) /* whatever was made before */
@@ -170,8 +172,8 @@ bool dpt_hang_is_bad(const struct dpt_hang *hang)
 
 const char *dpt_hang_kind_word(enum dpt_hang_kind kind)
 {
-    static const char *const words[] = {"advances",    "not yet",     "forming",
-                                        "ended",       "node silent", "process silent",
-                                        "rank behind", "all wait",    "not known"};
+    static const char *const words[] = {
+        "advances",      "not yet",        "forming",     "ended",    "node silent",
+        "no node heard", "process silent", "rank behind", "all wait", "not known"};
     return words[kind];
 }

@@ -33,6 +33,8 @@ struct dpt_hang_view {
     uint64_t generation;
     int world_size;
     int64_t still_ms, limit_ms, step_ms_median, phase_ms, heartbeat_ms;
+    int64_t heard_ms; /* since the server heard a node of it; -1: it has none */
+    bool unheard;     /* that is longer than a lease */
     char cause[DPT_PROTO_TEXT_BYTES], text[DPT_PROTO_TEXT_BYTES];
     int n, left_out;
     struct dpt_hang_rank rank[DPT_HANG_RANKS_MAX];
@@ -44,6 +46,7 @@ enum dpt_hang_kind {
     DPT_HANG_FORMING,  /* no generation runs: it is formed, or waits for nodes */
     DPT_HANG_ENDED,    /* the run has ended */
     DPT_HANG_NODE,     /* a node is silent: the whole machine or its network */
+    DPT_HANG_UNHEARD,  /* all nodes of the run are silent for longer than a lease */
     DPT_HANG_PROCESS,  /* a rank process is silent: stopped, or starved */
     DPT_HANG_BEHIND,   /* a rank lives and works while the others wait for it */
     DPT_HANG_CIRCLE,   /* all ranks wait: the transfers between them stand still */

@@ -54,6 +54,8 @@ enum dpt_status dpt_hang_take(const Dpt__ServerState *message, struct dpt_hang_v
     ret->step_ms_median = status->step_ms_median;
     ret->phase_ms = status->phase_ms;
     ret->heartbeat_ms = status->heartbeat_ms;
+    ret->heard_ms = status->heard_ms_ago;
+    ret->unheard = status->unheard != 0;
     ret->left_out = (int)status->ranks_left_out;
     ret->n = (int)status->n_ranks; /* check.c: at most DPT_HANG_RANKS_MAX */
     (void)snprintf(ret->run, sizeof ret->run, "%s", status->run);

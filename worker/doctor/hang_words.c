@@ -169,6 +169,17 @@ static void explain_circle(const struct dpt_hang *hang, struct dpt_findings *fin
         "connections");
 }
 
+static void explain_unheard(const struct dpt_hang *hang, struct dpt_findings *findings)
+{
+    dpt_finding_set_remedy(
+        dpt_findings_add(findings, DPT_FINDING_FAIL, section, "no node heard",
+                         "the server hears no node of the run for %.1f s, which is more than a "
+                         "lease: the server is cut off, or all nodes are gone",
+                         as_seconds(hang->view->heard_ms)),
+        "look at the machines and at the network of the server (ping, dpt-doctor net); if the "
+        "nodes are gone, start workers: the server judges no node lost while it hears none");
+}
+
 static void explain_good(const struct dpt_hang *hang, struct dpt_findings *findings)
 {
     const struct dpt_hang_view *view = hang->view;
@@ -205,6 +216,10 @@ void dpt_hang_explain(const struct dpt_hang *hang, struct dpt_findings *findings
         explain_blamed(hang, hang->blamed[i], findings);
     if (hang->kind == DPT_HANG_CIRCLE)
         explain_circle(hang, findings);
+    if (hang->kind == DPT_HANG_UNHEARD) {
+        explain_unheard(hang, findings);
+        return; /* the server ends no generation while it hears no node */
+    }
     if (hang->kind == DPT_HANG_UNKNOWN)
         dpt_finding_set_remedy(
             dpt_findings_add(findings, DPT_FINDING_FAIL, section, "not known",

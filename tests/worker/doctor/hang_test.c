@@ -191,6 +191,24 @@ static void run_that_stops_after_the_first_look_hangs(void **state)
     expect_blamed(DPT_HANG_PROCESS, 2);
 }
 
+/* The server judges no silence while it hears no node: its clock of steps stands. */
+static void silence_of_all_nodes_is_a_failure(void **state)
+{
+    (void)state;
+    later.still_ms = 300;
+    later.unheard = true;
+    later.heard_ms = 61000;
+    judge();
+    assert_string_equal(dpt_hang_kind_word(hang.kind), "no node heard");
+    assert_true(dpt_hang_is_bad(&hang));
+    assert_int_equal(findings.count[DPT_FINDING_FAIL], 1);
+    assert_non_null(strstr(text_of("no node heard"), "hears no node of the run for 61.0 s"));
+    assert_string_equal(text_of("what follows"), "");
+    later.phase = DPT__SERVER_PHASE__SERVER_WAITING;
+    judge();
+    assert_true(dpt_hang_is_bad(&hang));
+}
+
 static void long_step_is_no_hang_yet(void **state)
 {
     (void)state;
@@ -309,6 +327,7 @@ int main(void)
         TEST(the_transfer_of_most_ranks_is_named),
         TEST(advancing_run_is_no_hang),
         TEST(run_that_stops_after_the_first_look_hangs),
+        TEST(silence_of_all_nodes_is_a_failure),
         TEST(long_step_is_no_hang_yet),
         TEST(formation_and_end_are_no_hang),
         TEST(spares_and_dead_processes_are_not_blamed),
