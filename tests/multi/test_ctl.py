@@ -13,6 +13,7 @@ import pytest
 
 from calm import calm_hash
 from cluster import program, wait_until
+from doctor import doctor, texts
 from processes import proc_read
 from protocol_client import SCHEMA, VERSION, Dealer
 
@@ -132,6 +133,39 @@ def test_save_pause_resume_stop(make_cluster, tmp_path, slow):
     for worker in workers:
         worker.kill()
     assert found == calm_hash(tmp_path / "calm", sets, step, 120 * slow)
+
+
+def test_all_nodes_are_gone(make_cluster, slow):
+    """Both machines of the only run die at once. The server judges none lost, as it may be cut off itself; but its log,
+    dpt-ctl and dpt-doctor say that no node is heard. Workers that are started again bring the run back."""
+    lease_s = 0.9 * 4 * slow
+    cluster = make_cluster(sets={"train.steps": STEPS, "checkpoint.every_steps": 0, "train.log_every": 1,
+                                 "cluster.nnodes": 2, "cluster.timeout_s": 4 * slow}, shared_dirs=True)
+    cluster.start_server()
+    workers = [cluster.start_worker(node) for node in "ab"]
+    cluster.wait_step(3, 60 * slow)
+    run = only_run(cluster)
+    assert run["state"] == "trains" and run["heard_ms_ago"] < lease_s * 1000, run
+
+    for worker in workers:  # stopped first: neither lives to report that the other is gone
+        worker.freeze()
+    for worker in workers:
+        worker.kill_machine()
+    cluster.server.wait_log(r"W dpt-rdzv: .*no node is heard for \d+\.\d s: this server is cut off, or all nodes are",
+                            SOON_S * slow)
+    run = only_run(cluster)
+    assert run["state"] == "unheard" and run["nodes"] == 2 and run["heard_ms_ago"] > lease_s * 1000, run
+    row = re.search(r"^tiny +unheard +2/2 .* (\d+\.\d)  ", ctl(cluster, "runs")[0], re.M)
+    assert row and float(row[1]) > lease_s, row
+    code, result = doctor("hang", "--server", cluster.endpoint(), "--seconds", 0, timeout=60 * slow)
+    assert code == 1 and result["verdict"] == "no node heard", result
+    assert "the server hears no node of the run for" in texts(result, "no node heard")[0], result
+    refused(cluster, 4, f"but no node of the run is heard for more than {lease_s:.1f} s", "save", "--wait-s", 1)
+    assert cluster.server.log().count("no node is heard") == 1
+
+    for node in "ab":
+        cluster.start_worker(node)
+    wait_until("the run trains again", lambda: only_run(cluster)["state"] == "trains", 60 * slow, cluster.log_tails)
 
 
 # ---------------------------------------------------------------- nodes
