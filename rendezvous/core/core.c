@@ -309,6 +309,9 @@ static void handle_event(struct dpt_rdzv *core, const struct dpt_rdzv_event *eve
     case DPT_RDZV_EVENT_BROKEN:
         dpt_rdzv_connection_broke(core, event->conn);
         break;
+    case DPT_RDZV_EVENT_DENIED:
+        dpt_rdzv_note_denied(core, event->conn);
+        break;
     case DPT_RDZV_EVENT_TICK:
         handle_tick(core, event->backlog);
         break;

@@ -51,6 +51,8 @@ enum dpt_rdzv_event_kind {
     DPT_RDZV_EVENT_TICK,
     DPT_RDZV_EVENT_MESSAGE, /* conn, message */
     DPT_RDZV_EVENT_BROKEN,  /* conn: disconnected, or dropped because its queue was full */
+    DPT_RDZV_EVENT_DENIED, /* conn: a message came over it whose sender's key has no right any more;
+                              the core does not get the message */
     DPT_RDZV_EVENT_COUNT
 };
 

@@ -42,6 +42,9 @@ bool dpt_rdzv_answer_unhealthy(const struct inquiry *from);
 
 /* ---- owner.c ---- */
 
+/* The key of the node that speaks over the connection has no right any more. The node keeps its
+ * lease, because its machine may be let in again, but its loss then says why. */
+void dpt_rdzv_note_denied(struct dpt_rdzv *core, uint64_t conn);
 /* Refuses a process whose node id belongs to another key. `node`: the node with this id; NULL:
  * none. False: the id is free, or the process's own; there is no answer. */
 bool dpt_rdzv_answer_other_key(const struct inquiry *from, const struct run *run,

@@ -81,7 +81,7 @@ int64_t dpt_rdzv_detect_ms(const struct run *run, int64_t heard_ms)
 
 void dpt_rdzv_node_lost(struct run *run, struct node *node, const char *why)
 {
-    const bool evicted = node->order == NODE_ORDER_OUT;
+    const bool evicted = node->order == NODE_ORDER_OUT || node->link.denied; /* by an operator */
     const bool leaving = node->leaving || evicted;
     bool costs_restart = false; /* a rank of the node has a place and has not finished */
     for (uint32_t i = 0; i < node->n_ranks && !dpt_rdzv_has_ended(run); i++)
@@ -286,7 +286,7 @@ void dpt_rdzv_judge_losses(struct run *run)
         struct node *node = judged.nodes[i];
         char why[DPT_PROTO_NAME_BYTES];
         if (is_node_lost(run, node, spared, why))
-            dpt_rdzv_node_lost(run, node, why);
+            dpt_rdzv_node_lost(run, node, node->link.denied ? "its key was denied" : why);
         else
             log_broken_connection(run, node);
     }

@@ -116,6 +116,19 @@ bool dpt_rdzv_may_command(const struct inquiry *from, const Dpt__Control *contro
     return false;
 }
 
+void dpt_rdzv_note_denied(struct dpt_rdzv *core, uint64_t conn)
+{
+    struct node *node = dpt_rdzv_index_find(&core->conns, conn);
+    if (node == NULL || node->link.denied)
+        return;
+    node->link.denied = true;
+    if (!dpt_rdzv_has_ended(node->run))
+        dpt_rdzv_log(node->run, DPT_LOG_WARN,
+                     "node %s: its key was denied; lost when its lease ends, unless its machine is "
+                     "let in again before",
+                     node->id);
+}
+
 void dpt_rdzv_log_definer(const struct run *run)
 {
     char text[SHORT_KEY_BYTES];

@@ -110,6 +110,7 @@ struct link {
     int64_t heard_listened_ms; /* heard_ms on the clock of dpt_rdzv_listened_ms */
     bool reported_broken;      /* the log says that the connection is broken */
     bool cut_off;              /* being removed for silence alone: it may return with its state */
+    bool denied;               /* since heard_ms its key has no right any more */
 };
 
 /* How many of a node's ranks can join. */
@@ -370,8 +371,7 @@ struct forgotten_run {
 struct hearing {
     int64_t heard_ms; /* a node of any run over a standing connection */
     bool told_none;   /* the log says that no node has been heard since heard_ms */
-    /* The first and the last time since heard_ms at which a process that is not a node was heard;
-     * below 0: none. */
+    /* First and last time since heard_ms that a process which is no node was heard; < 0: none. */
     int64_t outsiders_since_ms, outsider_ms;
 };
 

@@ -56,7 +56,7 @@ void dpt_rdzv_heard_node(struct run *run, struct node *node)
     run->core->hearing.outsiders_since_ms = -1;
     if (link->reported_broken)
         dpt_rdzv_log(run, DPT_LOG_INFO, "node %s: control connection is back", node->id);
-    link->reported_broken = false;
+    link->reported_broken = link->denied = false;
     link->broken_ms = -1;
     dpt_rdzv_list_remove(node, LIST_BROKEN);
     /* A silence longer than most_ms counts as most_ms, because during the rest the node may have

@@ -318,13 +318,14 @@ static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zm
                                     struct dpt_err *err)
 {
     struct dpt_gate_peer peer;
+    const struct dpt_rdzv_event denied = {.kind = DPT_RDZV_EVENT_DENIED, .conn = conn};
     /* The monitor is read after the message, so that this server sees the end of the message's
      * connection (peers.h). */
     int fd = zmq_msg_get(frame, ZMQ_SRCFD);
     DPT_TRY(read_monitor(server, err));
     bool stands = dpt_peers_heard(&server->peers, fd, conn);
     if (!let_in(server, conn, frame, &peer))
-        return DPT_OK;
+        return peer.right < DPT_RIGHT_SPENT ? step_core(server, denied, err) : DPT_OK;
     dpt_newcomers_heard(&server->newcomers, fd);
     DPT_TRY(step_message(server, conn, frame, &peer, err));
     if (!stands)
@@ -425,14 +426,11 @@ enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err)
 enum dpt_status dpt_server_create(const struct dpt_server_options *options, struct dpt_server **ret,
                                   struct dpt_err *err)
 {
+    const uint32_t nodes = options->nodes_max, ranks = options->ranks_max;
     struct dpt_rdzv_options core = {.now_ms = dpt_now_ms(),
                                     .fresh = options->fresh || options->port == 0,
-                                    .nodes_max = options->nodes_max,
-                                    .world_max = options->ranks_max};
-    if (core.nodes_max == 0)
-        core.nodes_max = DPT_SERVER_NODES_MAX;
-    if (core.world_max == 0)
-        core.world_max = DPT_SERVER_RANKS_MAX;
+                                    .nodes_max = nodes != 0 ? nodes : DPT_SERVER_NODES_MAX,
+                                    .world_max = ranks != 0 ? ranks : DPT_SERVER_RANKS_MAX};
     if (getrandom(&core.epoch, sizeof core.epoch, 0) != sizeof core.epoch)
         return dpt_fail_errno(err, errno, "draw the server's epoch");
     core.epoch |= 1; /* never 0 */

@@ -207,7 +207,7 @@ def test_dpt_ctl_of_a_machine_of_one_run(cluster, slow):
 
 
 def test_denied_machine_is_cut_off_and_the_other_goes_on(make_cluster, slow):
-    cluster = make_cluster(sets={"train.steps": 400, "cluster.timeout_s": 0.5, "cluster.nnodes": "1:2"})
+    cluster = make_cluster(sets={"train.steps": 400, "cluster.timeout_s": 0.5, "cluster.nnodes": "1:2"}, journal=True)
     start_server(cluster)
     token = new_token(cluster)
     a = start_worker(cluster, "a", token)
@@ -221,6 +221,13 @@ def test_denied_machine_is_cut_off_and_the_other_goes_on(make_cluster, slow):
     cluster.server.wait_log("its sender was removed from the list of machines", 20 * slow)
     cluster.wait_world(1, 60 * slow)
     assert a.wait(120 * slow) == 0, a.log()
+    # Its loss has the cause, in the log and the history. It is no error and costs no restart.
+    assert re.search(r"node b \(host .*\) lost: its key was denied", cluster.server.log()), cluster.server.log()
+    assert not re.search("silent for|cut from the server", cluster.server.log()), cluster.server.log()
+    assert [event["kind"] for event in cluster.events()].count("node_lost") == 1, cluster.events()
+    history = subprocess.run([program("dpt-rdzv"), "history", "--state-dir", cluster.state_dir], env=cluster.env,
+                             capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "its key was denied" in history and "restart used" not in history, history
     b.wait_log("and this node waits to be let in again, for 6 s in all; then it .*: .* no longer admits "
                "this machine's key", 60 * slow)
     assert b.wait(60 * slow) == DENIED, b.log()

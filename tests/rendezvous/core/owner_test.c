@@ -1,4 +1,4 @@
-/* Keys as owners: of node ids, and of the right to define a run. */
+/* Keys as owners: of node ids, and of the right to define a run; keys that are denied. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -117,6 +117,64 @@ static void test_owners_survive_a_restart(void **state)
     assert_int_equal(stage->view.nodes, 2);
 }
 
+/* a and b train; the server drops a message of b, whose key was denied. */
+static void deny_b(struct stage *stage)
+{
+    fake_with_key(&a, stage, "a", 1);
+    fake_with_key(&b, stage, "b", 2);
+    fakes_start(stage, (struct fake *const[]){&a, &b}, 2);
+    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_DENIED, .conn = b.conn});
+}
+
+/* It keeps its lease; then it is lost for its key, which is no error and costs no restart. */
+static void test_denied_node_is_lost_for_its_key(void **state)
+{
+    struct stage *stage = *state;
+    deny_b(stage);
+    const size_t n_logs = stage->n_logs;
+    for (int i = 0; i < 4; i++) { /* it goes on sending */
+        stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_DENIED, .conn = b.conn});
+        stage_pass_speaking(stage, (struct fake *const[]){&a}, 1, 1000);
+    }
+    assert_int_equal(stage->n_logs, n_logs); /* the line is not repeated */
+    assert_int_equal(stage->view.nodes, 2);
+    stage_pass_speaking(stage, (struct fake *const[]){&a}, 1, 600);
+    assert_int_equal(stage->view.nodes, 1);
+    assert_string_equal(stage->view.text, "node b lost: its key was denied");
+    assert_int_equal(stage->view.restarts_left, 100);
+    assert_int_equal(stage->records[DPT_RDZV_RECORD_ERROR], 0);
+    fakes_settle(stage, (struct fake *const[]){&a}, 1);
+    assert_int_equal(stage->view.phase, DPT_RDZV_RUNNING);
+    assert_string_equal(a.plan->cause, "node b lost: its key was denied");
+}
+
+/* So it is if its worker ends before the lease. */
+static void test_denied_node_that_ends(void **state)
+{
+    struct stage *stage = *state;
+    deny_b(stage);
+    fake_dies(&b, &a, stage);
+    stage_pass_speaking(stage, (struct fake *const[]){&a}, 1, 600);
+    assert_string_equal(stage->view.text, "node b lost: its key was denied");
+    assert_int_equal(stage->view.restarts_left, 100);
+}
+
+/* A node that is let in again before its lease ends stays; a later loss has a cause of its own. */
+static void test_node_is_let_in_again(void **state)
+{
+    struct stage *stage = *state;
+    deny_b(stage);
+    stage_pass_speaking(stage, (struct fake *const[]){&a}, 1, 2000);
+    stage_pass_speaking(stage, (struct fake *const[]){&a, &b}, 2, 6000);
+    assert_int_equal(stage->view.nodes, 2);
+    assert_int_equal(stage->view.generation, 1);
+    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_DENIED, .conn = other.conn});
+    stage_pass_speaking(stage, (struct fake *const[]){&a}, 1, 4600);
+    assert_int_equal(stage->view.nodes, 1);
+    assert_non_null(strstr(stage->view.text, "node b lost: silent for 4."));
+    assert_int_equal(stage->view.restarts_left, 99);
+}
+
 /* A server without keys takes the journal of one with keys, and the other way round: there is no
  * key to compare with. */
 static void test_nodes_of_a_time_without_keys_keep_their_ids(void **state)
@@ -233,6 +291,9 @@ int main(void)
         CASE(test_other_key_does_not_get_id_of_member),
         CASE(test_id_of_lost_node_stays_with_its_key),
         CASE(test_owners_survive_a_restart),
+        CASE(test_denied_node_is_lost_for_its_key),
+        CASE(test_denied_node_that_ends),
+        CASE(test_node_is_let_in_again),
         CASE(test_nodes_of_a_time_without_keys_keep_their_ids),
         CASE(test_one_key_has_several_ids),
         CASE(test_key_of_another_run_is_refused),
