@@ -80,6 +80,11 @@ enum dpt_status dpt_server_bind(void *router, const struct dpt_server_options *o
             return dpt_fail(err, DPT_EEXIST,
                             "%s:%d is in use, perhaps by another dpt-rdzv: choose another --port",
                             address, port);
+        if (zmq_errno() == EADDRNOTAVAIL)
+            return dpt_fail(err, DPT_ECONFIG,
+                            "--bind %s is no address of this machine: give one that it has ('ip "
+                            "address' lists them), or leave --bind out",
+                            address);
         return dpt_fail(err, DPT_ECONFIG, "cannot listen on %s:%d: %s", address, port,
                         zmq_strerror(zmq_errno()));
     }
