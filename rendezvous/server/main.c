@@ -129,6 +129,10 @@ static enum dpt_status check_combination(const struct arguments *arguments, stru
                         "--run '%.70s' is no name of a run: 1 to 63 letters, digits, '.', '_' and "
                         "'-', the first no '.'",
                         order->run);
+    if (arguments->server.open && (order->run != NULL || arguments->join_only))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--open means that there are no keys, so nobody is bound by --run or "
+                        "--join-only, which are of tokens: leave them out, or leave out --open");
     if (commands > 1)
         return dpt_fail(err, DPT_ECONFIG,
                         "give one of --new-token, --revoke, --new-key and --deny");
@@ -140,6 +144,10 @@ static enum dpt_status check_combination(const struct arguments *arguments, stru
                         "--deny takes no --run, because it cuts the machine off from every run: "
                         "leave out --run, or remove its node from run '%s' by dpt-ctl evict",
                         order->run);
+    if (commands > 0 && !arguments->new_token && (order->run != NULL || arguments->join_only))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--join-only and --run are of a token that is made: leave them out with "
+                        "--revoke, --new-key and --deny");
     if (arguments->after_s >= 0 && !arguments->new_key)
         return dpt_fail(err, DPT_ECONFIG,
                         "--after-s is the time until a new key is in force: give --new-key, too, "

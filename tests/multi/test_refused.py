@@ -47,6 +47,11 @@ def one_line(text):
     (["--deny", "x", "--run", "r"], "--deny takes no --run, because it cuts the machine off from every run"),
     (["--revoke", "x", "--run", "r"], "--revoke takes no --run: a token is revoked for every run"),
     (["--open", "--revoke", "x"], "--open means that there are no keys"),
+    (["--open", "--run", "r"], "nobody is bound by --run or --join-only, which are of tokens"),
+    (["--open", "--join-only"], "nobody is bound by --run or --join-only, which are of tokens"),
+    (["--new-key", "--run", "r"], "--join-only and --run are of a token that is made"),
+    (["--deny", "x", "--join-only"], "--join-only and --run are of a token that is made"),
+    (["--port", "0", "--bind", "192.0.2.7"], "--bind 192.0.2.7 is no address of this machine: give one that it has"),
     (["--key-dir", "/proc/keys"], "key folder"),
 ])
 def test_server_options(args, said):
