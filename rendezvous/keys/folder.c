@@ -78,6 +78,7 @@ enum dpt_status dpt_key_folder_open(const char *given, struct dpt_key_folder *re
     int n;
     if (given == NULL && environment != NULL && environment[0] != '\0')
         given = environment;
+    folder.is_default = given == NULL;
     if (given == NULL && (home == NULL || home[0] == '\0'))
         return dpt_fail(err, DPT_ECONFIG,
                         "there is no place for keys, because HOME is not set: name a folder with "

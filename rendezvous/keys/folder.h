@@ -27,6 +27,7 @@ enum { DPT_KEY_FILE_BYTES_MAX = 8 * 1024 * 1024, DPT_KEY_FOLDER_LOCK_MS = 500 };
 
 struct dpt_key_folder {
     char path[PATH_MAX];
+    bool is_default; /* neither --key-dir nor $DPT_KEY_DIR named it */
 };
 
 /* State of a file, to notice that it has changed; all zero: there is no file. */

@@ -80,20 +80,49 @@ static void print_addresses(FILE *out, const struct dpt_announce *announce)
                     out);
 }
 
+/* The command that makes another token of this server, as a shell reads it. */
+static void print_new_token(FILE *out, const struct dpt_announce *announce)
+{
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./";
+    const char *at = announce->key_folder;
+    (void)fputs("dpt-rdzv --new-token", out);
+    if (announce->is_default_folder)
+        return;
+    (void)fputs(" --key-dir ", out);
+    if (at[strspn(at, plain)] == '\0') {
+        (void)fputs(at, out);
+        return;
+    }
+    (void)fputc('\'', out);
+    for (; *at != '\0'; at++)
+        if (*at == '\'')
+            (void)fputs("'\\''", out);
+        else
+            (void)fputc(*at, out);
+    (void)fputc('\'', out);
+}
+
 static void print_token(FILE *out, const struct dpt_announce *announce)
 {
     char until[DPT_UTC_TEXT_BYTES];
-    dpt_utc_text(announce->token_expires_s, until);
-    if (announce->token_uses == 0)
-        (void)fprintf(out,
-                      "  TOKEN: one of those in the file 'tokens', which has as many as it may. "
-                      "Remove some, then make another: dpt-rdzv --new-token\n");
+    dpt_utc_text(announce->token_ends_s, until);
+    if (announce->waits_for_key)
+        (void)fputs("  TOKEN: none is made before the server has its next key. When its log says "
+                    "that it has a new key, make one: ",
+                    out);
+    else if (announce->token_uses == 0)
+        (void)fputs("  TOKEN: one of those in the file 'tokens', which has as many as it may. "
+                    "Remove some, then make another: ",
+                    out);
     else
         (void)fprintf(out,
                       "  The token admits %u more machine%s until %s, each once and for all. "
-                      "Another: dpt-rdzv --new-token\n",
+                      "Another: ",
                       announce->token_uses, announce->token_uses == 1 ? "" : "s", until);
-    (void)fprintf(out, "  Processes with the key folder %s need no token.\n", announce->key_folder);
+    print_new_token(out, announce);
+    (void)fprintf(out, "\n  Processes with the key folder %s need no token.\n",
+                  announce->key_folder);
 }
 
 void dpt_announce_no_keys(FILE *out)

@@ -19,11 +19,13 @@ struct dpt_announce_address {
 struct dpt_announce {
     const char *version, *endpoint; /* HOST:PORT as bound */
     int port;
-    bool anywhere;           /* bound to every address; `addresses` lists the machine's addresses */
-    const char *token;       /* NULL: the server has no keys */
-    unsigned token_uses;     /* machines that the token still admits; 0: there is no token */
-    int64_t token_expires_s; /* seconds since 1970 */
+    bool anywhere;        /* bound to every address; `addresses` lists the machine's addresses */
+    const char *token;    /* NULL: the server has no keys */
+    unsigned token_uses;  /* machines that the token still admits; 0: there is no token */
+    int64_t token_ends_s; /* seconds since 1970; it admits nobody from then on */
+    bool waits_for_key;   /* there is no token, because the server's next key is due */
     const char *key_folder;
+    bool is_default_folder; /* --key-dir need not name it */
     struct dpt_announce_address addresses[DPT_ANNOUNCE_ADDRESSES_MAX];
     size_t n_addresses;
 };

@@ -20,6 +20,7 @@
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <time.h>
@@ -221,7 +222,7 @@ static enum dpt_status print_new_token(const struct arguments *arguments, struct
 {
     struct dpt_key_folder folder;
     struct dpt_issued_token token;
-    char hex[DPT_KEY_HEX_BYTES];
+    char hex[DPT_KEY_HEX_BYTES], until[DPT_UTC_TEXT_BYTES];
     DPT_TRY(dpt_key_folder_open(arguments->server.key_dir, &folder, err));
     if (!is_of_a_server(&folder))
         dpt_log(DPT_LOG_WARN,
@@ -230,6 +231,13 @@ static enum dpt_status print_new_token(const struct arguments *arguments, struct
                 "its user",
                 folder.path);
     DPT_TRY(dpt_token_issue(&folder, &arguments->order, (int64_t)time(NULL), &token, err));
+    if (token.ends_s < token.entry.expires_s) {
+        dpt_utc_text(token.ends_s, until);
+        dpt_log(DPT_LOG_WARN,
+                "the server's key changes at %s, and the token admits nobody from then on: make "
+                "another when the log of the server says that it has a new key",
+                until);
+    }
     dpt_key_hex(&token.entry.key, hex);
     dpt_log(DPT_LOG_INFO,
             "the token's line in '%s/tokens' begins with 'token %.8s'; dpt-rdzv --revoke %.8s "
@@ -350,7 +358,7 @@ static enum dpt_status open_journal(const struct arguments *arguments, struct dp
 }
 
 /* Finds or makes the token that the server prints, before the server reads the list of tokens. A
- * full list is no reason not to serve: *ret then stays empty. */
+ * full list is no reason not to serve, nor is a next key that is due: *ret then has no text. */
 static enum dpt_status find_token(const struct arguments *arguments, struct dpt_issued_token *ret,
                                   struct dpt_err *err)
 {
@@ -361,7 +369,8 @@ static enum dpt_status find_token(const struct arguments *arguments, struct dpt_
     DPT_TRY(dpt_key_folder_open(arguments->server.key_dir, &folder, err));
     const enum dpt_status status =
         dpt_token_current(&folder, &arguments->order, (int64_t)time(NULL), ret, &why);
-    if (status != DPT_EOVERFLOW)
+    ret->waits_for_key = status == DPT_EREFUSED;
+    if (status != DPT_EOVERFLOW && status != DPT_EREFUSED)
         return status == DPT_OK ? DPT_OK : dpt_pass(err, &why);
     dpt_log(DPT_LOG_WARN, "%s", why.text);
     return DPT_OK;
@@ -381,16 +390,21 @@ static enum dpt_status print_announcement(const struct dpt_server *server,
                                           const struct dpt_issued_token *token, struct dpt_err *err)
 {
     const struct dpt_server_options *options = &arguments->server;
+    const struct dpt_key_folder *keys = &dpt_server_keys(server)->folder;
+    char folder[PATH_MAX];
+    const bool is_found = realpath(keys->path, folder) != NULL;
     struct dpt_announce facts = {.version = DPT_VERSION,
                                  .endpoint = dpt_server_endpoint(server),
                                  .port = dpt_server_port(server),
                                  .anywhere =
                                      options->address == NULL || strcmp(options->address, "*") == 0,
-                                 .key_folder = dpt_server_keys(server)->folder.path};
+                                 .key_folder = is_found ? folder : keys->path,
+                                 .is_default_folder = keys->is_default};
     if (!options->open) {
         facts.token = token->text[0] != '\0' ? token->text : "TOKEN";
         facts.token_uses = token->entry.uses - token->entry.used;
-        facts.token_expires_s = token->entry.expires_s;
+        facts.token_ends_s = token->ends_s;
+        facts.waits_for_key = token->waits_for_key;
     }
     dpt_announce_look(&facts);
     dpt_announce_print(&facts, stdout);
@@ -474,7 +488,7 @@ int main(int argc, char **argv)
     (void)fprintf(stderr, "dpt-rdzv: %s\n", err.text);
     return status == DPT_ECONFIG || status == DPT_EEXIST || status == DPT_EUNSUPPORTED ||
                    status == DPT_ECORRUPT || status == DPT_EVERSION || status == DPT_ENOENT ||
-                   status == DPT_EOVERFLOW
+                   status == DPT_EOVERFLOW || status == DPT_EREFUSED
                ? EXIT_CONFIG
                : EXIT_BROKEN;
 }

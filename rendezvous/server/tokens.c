@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/random.h>
 
+enum { NS_PER_S = 1000 * 1000 * 1000 };
+
 static const char text_name[] = "token", list_name[] = "tokens", machines_name[] = "machines";
 
 static const char *run_of(const struct dpt_token_order *order)
@@ -61,7 +63,7 @@ static enum dpt_status issue_token(const struct dpt_key_folder *folder,
 {
     struct dpt_key_pair server, pair;
     struct dpt_token token;
-    struct dpt_issued_token issued;
+    struct dpt_issued_token issued = {.text = ""};
     char line[DPT_ADMISSION_LINE_BYTES];
     if (n >= DPT_ADMISSION_TOKENS_MAX)
         return dpt_fail(err, DPT_EOVERFLOW,
@@ -127,6 +129,27 @@ static enum dpt_status find_kept(const struct dpt_key_folder *folder,
     return dpt_wrap(err, status, "'%s/%s'", folder->path, list_name);
 }
 
+/* *ret_ends_s: when the server has its next key, and tokens of the present one admit nobody. */
+static enum dpt_status check_next_key(const struct dpt_key_folder *folder, int64_t now_s,
+                                      int64_t *ret_ends_s, struct dpt_err *err)
+{
+    const struct dpt_key_file_state next = dpt_key_folder_state(folder, DPT_KEYRING_NEXT_KEY);
+    char at[DPT_UTC_TEXT_BYTES], when[DPT_UTC_TEXT_BYTES + 64] = "as soon as a server runs";
+    const int64_t ends_s = next.inode != 0 ? next.modified_ns / NS_PER_S : INT64_MAX;
+    if (ends_s == INT64_MAX || ends_s - now_s >= DPT_TOKEN_KEY_LEFT_S) {
+        *ret_ends_s = ends_s;
+        return DPT_OK;
+    }
+    dpt_utc_text(ends_s, at);
+    if (ends_s > now_s)
+        (void)snprintf(when, sizeof when, "at %s, in %lld s", at, (long long)(ends_s - now_s));
+    return dpt_fail(err, DPT_EREFUSED,
+                    "no token is made: the key '%s/%s' takes the place of the server's key %s, and "
+                    "a token of the present key then admits nobody. Make the token (dpt-rdzv "
+                    "--new-token) when the log of the server says that it has a new key",
+                    folder->path, DPT_KEYRING_NEXT_KEY, when);
+}
+
 /* may_keep: the kept token serves, too. */
 static enum dpt_status find_or_issue(const struct dpt_key_folder *folder,
                                      const struct dpt_token_order *order, bool may_keep,
@@ -134,12 +157,17 @@ static enum dpt_status find_or_issue(const struct dpt_key_folder *folder,
                                      struct dpt_err *err)
 {
     bool found = false;
+    int64_t ends_s = 0;
     struct dpt_admission_pruned pruned;
+    DPT_TRY(check_next_key(folder, now_s, &ends_s, err));
     DPT_TRY(prune_list(folder, now_s, &pruned, err));
     warn_of_tokens_ahead(folder, &pruned, now_s);
     if (may_keep && pruned.n_staying <= DPT_ADMISSION_TOKENS_MAX)
         DPT_TRY(find_kept(folder, order, now_s, ret, &found, err));
-    return found ? DPT_OK : issue_token(folder, order, pruned.n_staying, now_s, ret, err);
+    if (!found)
+        DPT_TRY(issue_token(folder, order, pruned.n_staying, now_s, ret, err));
+    ret->ends_s = ret->entry.expires_s < ends_s ? ret->entry.expires_s : ends_s;
+    return DPT_OK;
 }
 
 enum dpt_status dpt_token_issue(const struct dpt_key_folder *folder,

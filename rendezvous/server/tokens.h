@@ -9,6 +9,7 @@
 enum {
     DPT_TOKEN_HOURS_DEFAULT = 24,
     DPT_TOKEN_USES_DEFAULT = 64,
+    DPT_TOKEN_KEY_LEFT_S = 600, /* no token is made later than this before the server's next key */
     DPT_NEW_KEY_AFTER_S = 30, /* default time from a new key's announcement until it is in force */
     DPT_NEW_KEY_AFTER_S_MAX = 30 * 24 * 3600
 };
@@ -23,13 +24,16 @@ struct dpt_token_order {
 struct dpt_issued_token {
     char text[DPT_TOKEN_TEXT_BYTES];
     struct dpt_admission_token entry;
+    int64_t ends_s;     /* it admits nobody from then on: its expiry, or the server's next key */
+    bool waits_for_key; /* there is none, because the server's next key is due (DPT_EREFUSED) */
 };
 
 /* Makes a token, appends it to the list, and keeps its text for the server's screen. A running
  * server admits machines by it at once. Old tokens that admit no machine leave the list first
  * (dpt_admission_prune_tokens), and a warning is logged if tokens of the list are
  * DPT_TOKEN_AHEAD. now_s: seconds since 1970. DPT_EOVERFLOW: DPT_ADMISSION_TOKENS_MAX tokens are
- * still good, or DPT_TOKEN_AHEAD with uses left; or the list has no room. */
+ * still good, or DPT_TOKEN_AHEAD with uses left; or the list has no room. DPT_EREFUSED: the
+ * server has its next key within DPT_TOKEN_KEY_LEFT_S, so the token would soon admit nobody. */
 DPT_MUST_USE enum dpt_status dpt_token_issue(const struct dpt_key_folder *folder,
                                              const struct dpt_token_order *order, int64_t now_s,
                                              struct dpt_issued_token *ret, struct dpt_err *err);

@@ -290,6 +290,36 @@ def test_server_changes_its_key_while_a_run_trains(make_cluster, slow):
     assert not any("is gone" in worker.log() for worker in workers), cluster.log_tails()
 
 
+def test_no_token_shortly_before_another_key(make_cluster, slow):
+    """A token of a key that the server is about to leave would admit nobody: none is made, by the command or at a
+    start of the server. Long before the change one is made, and a line says when it ends."""
+    cluster = make_cluster()
+    folder = cluster.root / "head"
+    start_server(cluster)
+    printed = cluster.server.log()
+    assert f"Another: dpt-rdzv --new-token --key-dir {folder.resolve()}\n" in printed, printed
+    code, _, err = rdzv("--new-key", "--after-s", 3600, "--key-dir", folder)
+    assert code == 0, err
+    code, out, err = rdzv("--new-token", "--key-dir", folder)
+    assert code == 0 and out.startswith("dpt1-") and re.search("the server's key changes at .* UTC, and the token "
+                                                                "admits nobody from then on", err), err
+    n_tokens = len((folder / "tokens").read_text().splitlines())
+    for left_s, when in ((100, r"at .* UTC, in \d+ s,"), (-5, "as soon as a server runs,")):
+        cluster.server.kill()
+        os.utime(folder / "server.key.next", (time.time() + left_s * slow,) * 2)
+        code, out, err = rdzv("--new-token", "--key-dir", folder)
+        assert (code, out) == (2, ""), err
+        assert re.search(f"no token is made: the key '{folder}/server.key.next' takes the place of the server's key "
+                         f"{when}", err), err
+        restart_server(cluster)
+    log = cluster.server.log()
+    assert log.count("TOKEN: none is made before the server has its next key") == 2 and log.count("dpt1-") == 2, log
+    assert len((folder / "tokens").read_text().splitlines()) == n_tokens
+    cluster.server.wait_log("the server has a new key", 30 * slow)
+    worker = start_worker(cluster, "a", new_token(cluster), nnodes=1, sets={"train.steps": 6})
+    assert worker.wait(60 * slow) == 0, worker.log()
+
+
 def open_descriptors(process):
     return len(os.listdir(f"/proc/{process.pid}/fd"))
 

@@ -30,8 +30,9 @@ static struct dpt_announce facts(void)
                                  .port = 29500,
                                  .token = TOKEN,
                                  .token_uses = 64,
-                                 .token_expires_s = 1795737600,
+                                 .token_ends_s = 1795737600,
                                  .key_folder = "/home/u/.dpt",
+                                 .is_default_folder = true,
                                  .addresses = {{"10.0.0.7", "eth0"}, {"[fd00::7]", "wg0"}},
                                  .n_addresses = 2};
 }
@@ -65,6 +66,26 @@ static void commands_have_address_and_token(void **state)
     assert_non_null(strstr(text, "--rdzv-token TOKEN --config FILE"));
     assert_non_null(strstr(text, "  TOKEN: one of those in the file 'tokens'"));
     assert_null(strstr(text, "more machine"));
+    keyed.waits_for_key = true; /* nothing has to leave the list */
+    print_text(&keyed);
+    assert_non_null(strstr(text, "  TOKEN: none is made before the server has its next key."));
+    assert_null(strstr(text, "Remove some"));
+}
+
+/* The command works as it stands, with a folder of any name. */
+static void command_names_another_key_folder(void **state)
+{
+    (void)state;
+    static const char *const folders[][2] = {
+        {"/srv/dpt-keys", "Another: dpt-rdzv --new-token --key-dir /srv/dpt-keys\n"},
+        {"/srv/u's $keys", "Another: dpt-rdzv --new-token --key-dir '/srv/u'\\''s $keys'\n"}};
+    struct dpt_announce keyed = facts();
+    keyed.is_default_folder = false;
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+        keyed.key_folder = folders[i][0];
+        print_text(&keyed);
+        assert_non_null(strstr(text, folders[i][1]));
+    }
 }
 
 static void open_server_names_no_token(void **state)
@@ -93,6 +114,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(commands_have_address_and_token),
+        cmocka_unit_test(command_names_another_key_folder),
         cmocka_unit_test(open_server_names_no_token),
         cmocka_unit_test(one_address_is_what_it_is_bound_to),
     };
