@@ -75,15 +75,16 @@ bool dpt_ctl_json_add_nodes(const Dpt__ControlReply *reply, json_t *array)
         const Dpt__NodeInfo *node = reply->nodes[i];
         whole = append_json(
             array,
-            json_pack("{s:s, s:s, s:s, s:s?, s:s?, s:s, s:I, s:o, s:o, s:I, s:b, s:I, s:o}", "node",
+            json_pack("{s:s, s:s, s:s, s:s?, s:s?, s:s, s:I, s:o, s:o, s:o, s:b, s:I, s:o}", "node",
                       node->node, "run", node->run, "host", node->host_name, "address",
                       node->address[0] != '\0' ? node->address : NULL, "rack",
                       node->rack[0] != '\0' ? node->rack : NULL, "state", dpt_ctl_node_word(node),
                       "ranks", (json_int_t)node->n_ranks, "first_rank",
                       step_or_null(node->first_rank), "step", step_or_null(node->step),
-                      "heard_ms_ago", (json_int_t)node->heard_ms_ago, "connected", node->connected,
-                      "incarnation", (json_int_t)node->incarnation, "health",
-                      health_or_null(node->health)));
+                      "heard_ms_ago",
+                      dpt_ctl_node_is_heard(node) ? json_integer(node->heard_ms_ago) : json_null(),
+                      "connected", node->connected, "incarnation", (json_int_t)node->incarnation,
+                      "health", health_or_null(node->health)));
     }
     return whole;
 }

@@ -71,11 +71,11 @@ void dpt_ctl_print_nodes(const Dpt__ControlReply *reply, bool further, FILE *out
                       node->rack[0] != '\0' ? node->rack : "-", dpt_ctl_node_word(node),
                       node->n_ranks, number_cell(node->first_rank, first),
                       number_cell(node->step, step));
-        if (node->incarnation == 0 || node->role == DPT__NODE_ROLE__NODE_AWAITED)
-            (void)fprintf(out, "%8s\n", "-");
-        else
+        if (dpt_ctl_node_is_heard(node))
             (void)fprintf(out, "%8.1f%s\n", (double)node->heard_ms_ago / 1000,
                           node->connected ? "" : " (connection broken)");
+        else
+            (void)fprintf(out, "%8s\n", "-");
     }
 }
 

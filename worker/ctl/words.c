@@ -31,6 +31,11 @@ const char *dpt_ctl_run_word(const Dpt__RunInfo *run)
                : "waits";
 }
 
+bool dpt_ctl_node_is_heard(const Dpt__NodeInfo *node)
+{
+    return node->role != DPT__NODE_ROLE__NODE_DENIED && node->role != DPT__NODE_ROLE__NODE_AWAITED;
+}
+
 const char *dpt_ctl_node_word(const Dpt__NodeInfo *node)
 {
     switch (node->role) {
