@@ -237,6 +237,25 @@ def test_denied_machine_is_cut_off_and_the_other_goes_on(make_cluster, slow):
     assert "no longer admits this machine's key" in last_line(b) and "file 'machines'" in last_line(b)
 
 
+def test_denied_machine_and_a_restart_of_the_server(make_cluster, slow):
+    """The server that could have said why is gone: the next one says that the node did not come back."""
+    cluster = make_cluster(sets={"train.steps": 100000, "cluster.timeout_s": 1, "cluster.nnodes": "1:2"}, journal=True)
+    start_server(cluster)
+    token = new_token(cluster)
+    start_worker(cluster, "a", token).wait_log("training on 1 rank", 30 * slow)
+    start_worker(cluster, "b", token)
+    cluster.wait_world(2, 60 * slow)
+    cluster.server.kill()
+    machines = (cluster.root / "head" / "machines").read_text().splitlines()
+    code, _, err = rdzv("--deny", machines[-1].split()[1][:8], "--key-dir", cluster.root / "head")
+    assert code == 0, err
+    restart_server(cluster)
+    cluster.server.wait_log("node b lost: it did not come back within a lease of the server's restart", 60 * slow)
+    cluster.wait_world(1, 60 * slow)
+    code, out, err = rdzv("history", "--state-dir", cluster.state_dir)
+    assert code == 0 and "it did not come back after the server's restart" in out and "restart used" not in out, out
+
+
 def test_node_id_of_another_machine(cluster, slow):
     token = new_token(cluster)
     a = start_worker(cluster, "a", token, nnodes=2)
