@@ -119,9 +119,17 @@ void dpt_rdzv_drain_node(struct command *command)
     }
 }
 
+static bool is_only_member(const struct run *run, const struct node *node)
+{
+    bool others = false;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        others = others || (run->nodes[i] != node && dpt_rdzv_node_is_member(run->nodes[i]));
+    return !others;
+}
+
 /* Returns the newest step of a member of the plan if no node that stays has it, nor a checkpoint;
- * otherwise 0. */
-static int64_t remove_evicted(struct run *run, const char *id)
+ * otherwise 0. *ret_had_all: the member had the whole state of the step, not a part. */
+static int64_t remove_evicted(struct run *run, const char *id, bool *ret_had_all)
 {
     struct node *node = dpt_rdzv_find_node(run, id);
     const struct kept_node *kept = dpt_rdzv_find_kept(run, id);
@@ -131,6 +139,7 @@ static int64_t remove_evicted(struct run *run, const char *id)
         if (dpt_rdzv_node_is_member(node) && kept_step == 0 &&
             run->progress.step > run->progress.saved_step)
             lost = run->progress.step;
+        *ret_had_all = is_only_member(run, node);
         node->order = NODE_ORDER_OUT;
         dpt_rdzv_answer_evicted(run, node, kept_step);
         dpt_rdzv_node_lost(run, node, "an operator evicted it");
@@ -146,6 +155,7 @@ void dpt_rdzv_evict_node(struct command *command)
     const char *node = command->control->node;
     struct deny_list *denied = &command->core->denied;
     int64_t lost = 0;
+    bool had_all = false;
     if (dpt_rdzv_find_denied(command->core, run->name, node) == denied->n) {
         if (!dpt_rdzv_knows_node(run, node)) {
             dpt_rdzv_set_outcome(command, UNKNOWN,
@@ -163,14 +173,14 @@ void dpt_rdzv_evict_node(struct command *command)
                                                                 .count = 1,
                                                                 .node = node,
                                                                 .text = run->name});
-        lost = remove_evicted(run, node);
+        lost = remove_evicted(run, node, &had_all);
     }
     if (lost > 0)
         dpt_rdzv_set_outcome(
             command, DONE,
-            "run %s: node %s is out and denied; it had a part of the steps after "
-            "%lld up to %lld that no other node and no checkpoint has",
-            run->name, node,
+            "run %s: node %s is out and denied; it had %sthe steps after %lld up to %lld, which no "
+            "other node and no checkpoint has",
+            run->name, node, had_all ? "" : "a part of ",
             (long long)(run->progress.saved_step > 0 ? run->progress.saved_step : 0),
             (long long)lost);
     else

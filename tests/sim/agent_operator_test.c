@@ -132,6 +132,56 @@ static void test_stopped_run_ends_with_0_if_all_is_saved(void **state)
     assert_int_equal(b->exit_code, 0);
 }
 
+/* A supervisor tells a node that an operator took out of the run from a wrong config. */
+static void test_evicted_node_ends_with_75(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_server(b, SERVER(EXPELLED), 1);
+    assert_int_equal(b->unsaved, 1);
+    bench_rank_exits(b, 0, -9);
+    bench_rank_exits(b, 1, -9);
+    b->stamp.incarnation++;
+    bench_server(b, SERVER(REFUSED), 0);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+}
+
+/* It was refused before it heard of the eviction: the server was restarted between them. */
+static void test_refused_member_ends_with_75(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.saved_step = 3;
+    bench_server(b, SERVER(REFUSED), 1);
+    bench_ranks_are_gone(b);
+    assert_true(b->ended);
+    assert_int_equal(b->unsaved, 0);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+}
+
+/* The same node started again: it never gets in. */
+static void test_denied_node_ends_with_2(void **state)
+{
+    struct bench *b = *state;
+    bench_configure(b);
+    bench_server(b, SERVER(REFUSED), 0);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
+}
+
+/* The code of lost steps goes before that of the other version. */
+static void test_other_version_counts_unsaved_steps(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.version = DPT_PROTO_VERSION + 1;
+    bench_server(b, SERVER(RUNNING), 1);
+    bench_ranks_are_gone(b);
+    assert_int_equal(b->unsaved, 1);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+}
+
 int main(void)
 {
 #define CASE(function) cmocka_unit_test_setup_teardown(function, bench_open, bench_close)
@@ -143,6 +193,10 @@ int main(void)
         CASE(test_pause_is_seen),
         CASE(test_stopped_run_reports_unsaved_steps),
         CASE(test_stopped_run_ends_with_0_if_all_is_saved),
+        CASE(test_evicted_node_ends_with_75),
+        CASE(test_refused_member_ends_with_75),
+        CASE(test_denied_node_ends_with_2),
+        CASE(test_other_version_counts_unsaved_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -197,8 +197,8 @@ static bool is_excused(const struct agent_watch *watch, int code)
     case DPT_EXIT_DONE:
         return watch->told_end || watch->signals > 0;
     case DPT_EXIT_EXPELLED:
-        return watch->told_expelled || watch->told_end || watch->signals > 0 || watch->fatal ||
-               watch->died;
+        return watch->told_expelled || watch->told_refused || watch->told_end ||
+               watch->signals > 0 || watch->fatal || watch->died;
     case DPT_EXIT_SERVER:
         return true; /* silence is no event */
     case DPT_EXIT_DENIED:

@@ -23,7 +23,7 @@ enum dpt_exit_code {
     DPT_EXIT_SERVER = 3, /* no server until the join deadline */
     DPT_EXIT_FAILED = 4, /* the run failed */
     DPT_EXIT_DENIED = 5, /* the server does not take this machine's keys */
-    /* Left with unsaved steps, or out of the run and not back in time (EX_TEMPFAIL). */
+    /* Left with unsaved steps, or out of a run in which it was (EX_TEMPFAIL). */
     DPT_EXIT_EXPELLED = 75
 };
 

@@ -88,6 +88,8 @@ void dpt_agent_end(struct dpt_agent *agent, enum end_kind kind, int code, const 
         end->code = DPT_EXIT_EXPELLED;
         (void)snprintf(end->text, sizeof end->text,
                        "left the run, but its last %lld steps are not saved", (long long)lost);
+    } else if (lost > 0 && code == DPT_EXIT_CONFIG && !agent->errors.fatal) {
+        end->code = DPT_EXIT_EXPELLED; /* a server of another version has met a node of the run */
     }
     end->goodbye = end->leaving && agent->stage == STAGE_JOINED;
     agent->out.server_due = agent->out.server_due || end->goodbye;

@@ -156,12 +156,16 @@ static void take_released(struct dpt_agent *agent, const Dpt__ServerState *messa
         dpt_agent_end(agent, END_IN_ORDER, DPT_EXIT_DONE, "%s", "");
 }
 
+/* A node that was in the run is out of it: an operator has evicted it, or another node or run has
+ * taken its place. Only a node that never got in has a configuration to mend. */
 static void take_refused(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     struct agent_end *end = &agent->end;
+    const bool was_in = agent->stage == STAGE_JOINED || agent->expulsions > 0;
     if (message->spec != NULL && end->spec == NULL)
         end->spec = dpt_agent_copy_message(agent, &message->spec->base);
-    dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_CONFIG, "refused by the server: %s", message->text);
+    dpt_agent_end(agent, END_AT_ONCE, was_in ? DPT_EXIT_EXPELLED : DPT_EXIT_CONFIG,
+                  "refused by the server: %s", message->text);
 }
 
 /* Handles the phases that end this node or the run, whether or not the server counts this

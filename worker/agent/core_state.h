@@ -319,8 +319,8 @@ const Dpt__AgentState *dpt_agent_make_state(struct dpt_agent *agent);
 enum end_kind { END_IN_ORDER, END_AT_ONCE };
 
 /* Begins the end of this node, with exit code `code` and one line for a person. Logs the steps that
- * are lost with this node. If a checkpoint should have them, DPT_EXIT_DONE becomes
- * DPT_EXIT_EXPELLED. */
+ * are lost with this node. If a checkpoint should have them, DPT_EXIT_DONE and a refusal's
+ * DPT_EXIT_CONFIG become DPT_EXIT_EXPELLED. */
 void dpt_agent_end(struct dpt_agent *agent, enum end_kind kind, int code, const char *fmt, ...)
     DPT_PRINTF(4, 5);
 /* Ends this node after an event that leaves no other node to save its steps. If the ranks can, they

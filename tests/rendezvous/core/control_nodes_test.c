@@ -131,8 +131,21 @@ static void eviction_of_the_only_node_names_its_steps(void **state)
     done(order(VERB(EVICT), "a"));
     IS(a, EXPELLED);
     assert_int_equal(a.world_step, 0);
-    assert_non_null(strstr(reply_text, "a part of the steps after 0 up to 9 that no other node and "
+    assert_non_null(strstr(reply_text, "it had the steps after 0 up to 9, which no other node and "
                                        "no checkpoint has"));
+}
+
+static void eviction_of_a_shard_names_a_part(void **state)
+{
+    (void)state;
+    a.spec.sharded = b.spec.sharded = true;
+    fake_part(&a, 0, 2, false);
+    fake_part(&b, 1, 2, false);
+    start_trio_at_9();
+    done(order(VERB(EVICT), "b"));
+    IS(b, EXPELLED);
+    assert_non_null(strstr(reply_text, "it had a part of the steps after 0 up to 9, which no other "
+                                       "node and no checkpoint has"));
 }
 
 static void evicted_node_stays_out(void **state)
@@ -351,6 +364,7 @@ int main(void)
         TEST(drain_of_steps_that_are_not_saved_is_refused),
         TEST(only_memory_of_a_run_is_not_drained),
         TEST(eviction_of_the_only_node_names_its_steps),
+        TEST(eviction_of_a_shard_names_a_part),
         TEST(evicted_node_stays_out),
         TEST(evicted_node_stays_out_of_the_next_run),
         TEST(allowed_node_has_its_run_named),
