@@ -6,9 +6,14 @@
 
 #include <string.h>
 
+/* A run that all nodes have left ends with the last of them. */
+#define ENDED                                                                                      \
+    "coalesce(ended, CASE state WHEN 'left' THEN"                                                  \
+    " (SELECT max(removed) FROM nodes WHERE nodes.run_id = r.run_id) END)"
+
 static const char runs_sql[] =
-    "SELECT run_id, run, user, state, began, ended, generation, nullif(step, -1),"
-    " nullif(saved_step, -1), restarts_used, error FROM runs"
+    "SELECT run_id, run, user, state, began, " ENDED ", generation, nullif(step, -1),"
+    " nullif(saved_step, -1), restarts_used, error FROM runs r"
     " WHERE ?1 IS NULL OR run = ?1 ORDER BY run_id";
 
 static const char generations_sql[] =
@@ -42,7 +47,7 @@ static const char json_sql[] =
     "  'host', host, 'incarnation', incarnation, 'key', key, 'fault', fault))"
     "  FROM (SELECT * FROM unhealthy WHERE ?1 IS NULL OR run = ?1 ORDER BY at)))) FROM ("
     "SELECT json_object('run', run, 'user', user, 'definer', definer, 'state', state,"
-    " 'began', began, 'ended', ended, 'generation', generation, 'step', step, 'saved_step', "
+    " 'began', began, 'ended', " ENDED ", 'generation', generation, 'step', step, 'saved_step', "
     "saved_step,"
     " 'restarts_used', restarts_used, 'error', error,"
     " 'generations', json((SELECT json_group_array(json_object('generation', generation,"

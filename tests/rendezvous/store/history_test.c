@@ -162,6 +162,24 @@ static void end(void)
     assert_int_equal(dpt_rdzv_runs(stage.core), 0);
 }
 
+static void run_that_all_nodes_left_has_an_end(void **state)
+{
+    (void)state;
+    trio_start();
+    trio_step_to(9);
+    a.state.leaving = b.state.leaving = true;
+    fakes_settle(&stage, two, 2);
+    stage_pass(&stage, 30000);
+    assert_int_equal(dpt_rdzv_runs(stage.core), 0);
+    write_journal();
+    char *text = print_history("demo", false), *json = print_history("demo", true);
+    expect(text, ": left, began ");
+    assert_null(strstr(text, "ended -"));
+    assert_non_null(strstr(json, "\"ended\":\""));
+    free(text);
+    free(json);
+}
+
 static void nodes_of_an_ended_run_are_not_lost(void **state)
 {
     (void)state;
@@ -378,6 +396,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(text_names_losses_and_checkpoints, setup, teardown),
         cmocka_unit_test_setup_teardown(text_names_lost_node_without_host, setup, teardown),
         cmocka_unit_test_setup_teardown(text_of_a_run_without_steps_has_none, setup, teardown),
+        cmocka_unit_test_setup_teardown(run_that_all_nodes_left_has_an_end, setup, teardown),
         cmocka_unit_test_setup_teardown(nodes_of_an_ended_run_are_not_lost, setup, teardown),
         cmocka_unit_test_setup_teardown(losses_before_the_end_stay, setup, teardown),
         cmocka_unit_test_setup_teardown(generation_that_never_ran_has_no_speed, setup, teardown),
