@@ -359,15 +359,18 @@ static void print_evaluation(struct dpt_progress *progress, const struct dpt_age
 
 /* ---- the end ---- */
 
-/* The last node leaves a run before the run's end: prints the step from which the run can resume
- * and, on the node of rank 0, the results so far. */
+/* The last node leaves a run before the run's end, or an operator has stopped the run: prints the
+ * step from which the run can resume and, on the node of rank 0, the results so far. Of a stopped
+ * run only that node prints. */
 static void print_left(struct dpt_progress *progress, const struct dpt_agent_view *view,
                        const struct dpt_config *config, int64_t now_ms)
 {
     char line[DPT_TEXT_LINE_BYTES], rows[DPT_TEXT_SUMMARY_BYTES];
     const bool alone =
         view->leaving && view->n_nodes <= 1 && view->phase == DPT__SERVER_PHASE__SERVER_RELEASED;
-    if (!view->ended || progress->left_printed || !alone || config->train.eval_only ||
+    const bool stopped =
+        view->paused && view->phase == DPT__SERVER_PHASE__SERVER_DONE && progress->was_first;
+    if (!view->ended || progress->left_printed || !(alone || stopped) || config->train.eval_only ||
         progress->left.step <= 0 || progress->unsaved_steps > 0)
         return;
     progress->left_printed = true;

@@ -229,6 +229,36 @@ static void last_node_says_what_is_saved(void **state)
     }
 }
 
+/* An operator stops the run: the node of rank 0 prints what the last node prints. */
+static void stopped_run_says_what_is_saved(void **state)
+{
+    (void)state;
+    for (int first = 0; first < 2; first++) {
+        struct scene s;
+        open_scene(&s, first);
+        s.view.n_nodes = 2;
+        s.progress.options.quiet = true;
+        update(&s);
+        if (first)
+            tell(&s, 1, 3);
+        s.view.step = 3;
+        s.view.paused = true;
+        update(&s);
+        s.view.phase = DPT__SERVER_PHASE__SERVER_DONE;
+        update(&s);
+        assert_string_equal(said, "");
+        s.view.step = -1; /* its ranks are gone */
+        s.view.ended = true;
+        update(&s);
+        assert_int_equal(
+            count_of("step 3 is saved (checkpoint in ck)\n  steps            3 of 100\n"), first);
+        if (!first)
+            assert_string_equal(said, "");
+        update(&s);
+        assert_string_equal(said, "");
+    }
+}
+
 /* Nothing is said to be saved that is not. */
 static void unsaved_steps_are_not_called_saved(void **state)
 {
@@ -361,6 +391,7 @@ int main(void)
         cmocka_unit_test(lines_that_were_lost_are_elsewhere),
         cmocka_unit_test(start_says_what_it_goes_on_from),
         cmocka_unit_test(last_node_says_what_is_saved),
+        cmocka_unit_test(stopped_run_says_what_is_saved),
         cmocka_unit_test(unsaved_steps_are_not_called_saved),
         cmocka_unit_test(new_first_node_takes_over),
         cmocka_unit_test(steps_that_are_made_again_are_said_again),
