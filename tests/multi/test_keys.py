@@ -302,7 +302,7 @@ def test_server_changes_its_key_while_a_run_trains(make_cluster, slow):
     cluster.server.wait_log("the server has a new key", 30 * slow)
     assert all("changes its key soon" in worker.log() for worker in workers), cluster.log_tails()
     for worker in workers:
-        worker.wait_log("has its new key", 30 * slow)
+        worker.wait_log(r"gen=1: the server at \S+ has its new key", 30 * slow)
     assert start_worker(cluster, "c", new_token(cluster)).alive()
     cluster.wait_world(3, 60 * slow)  # the server hears a and b
     assert {event["kind"] for event in cluster.events()} <= {"start", "joined"}, cluster.events()

@@ -348,6 +348,7 @@ static void show_progress(struct loop *loop)
     else if (now_ms < write_until_ms(loop))
         dpt_ranks_release_logs(&loop->ranks);
     loop->incarnation = view.incarnation;
+    dpt_log_set_where(-1, view.generation, -1); /* of the client's lines */
     /* A step of -1 is ignored: the ranks may end before the loop. */
     if (view.step >= 0)
         loop->end.closing.step = view.step;
