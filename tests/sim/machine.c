@@ -196,8 +196,8 @@ static void on_exit_action(struct sim *sim, int machine, const struct dpt_agent_
                            sim->host->server_hurt &&
                            sim->now_ms + m->clock_ms - m->heard_ms >= view.timing.join_ms;
     const bool failed = m->exit_code == DPT_EXIT_FAILED && sim->failed;
-    const bool evicted = m->evicted && (m->exit_code == DPT_EXIT_CONFIG ||
-                                        m->exit_code == DPT_EXIT_EXPELLED);
+    const bool evicted =
+        m->evicted && (m->exit_code == DPT_EXIT_CONFIG || m->exit_code == DPT_EXIT_EXPELLED);
     if (m->exit_code != DPT_EXIT_DONE && m->exit_code != DPT_EXIT_EXPELLED && !no_server &&
         !failed && !evicted)
         sim_fail(sim, "%s ends with code %d: %s", m->id, m->exit_code, m->exit_text);
