@@ -167,7 +167,10 @@ static enum dpt_status apply_saved(struct run *run, const struct dpt_rdzv_record
 {
     if (record->step <= run->progress.saved_step)
         return contradict(err, record, "a newer checkpoint is known");
-    run->progress.saved_step = record->step;
+    struct progress *progress = &run->progress;
+    progress->saved_step = record->step;
+    (void)snprintf(progress->saved_node, sizeof progress->saved_node, "%s", record->node);
+    (void)snprintf(progress->saved_host, sizeof progress->saved_host, "%s", record->host);
     return DPT_OK;
 }
 
@@ -279,6 +282,8 @@ static void apply_forget(struct dpt_rdzv *core, const struct dpt_rdzv_record *re
                                     .failed = (record->flags & DPT_RDZV_FLAG_FAILED) != 0,
                                     .stopped = (record->flags & DPT_RDZV_FLAG_STOPPED) != 0,
                                     .left = (record->flags & DPT_RDZV_FLAG_LEFT) != 0};
+    (void)snprintf(entry->saved_node, sizeof entry->saved_node, "%s", record->node);
+    (void)snprintf(entry->saved_host, sizeof entry->saved_host, "%s", record->host);
 }
 
 typedef enum dpt_status apply_fn(struct run *, const struct dpt_rdzv_record *, struct dpt_err *);

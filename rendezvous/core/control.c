@@ -76,6 +76,21 @@ static bool was_stopped(const struct forgotten_run *run)
     return run != NULL && run->stopped && run->ended && !run->failed;
 }
 
+/* saved_step: of the newest checkpoint; unsaved: a later step that the run has made; 0: none. */
+static void answer_stopped(struct command *command, const char *run, int64_t saved_step,
+                           int64_t unsaved)
+{
+    command->reply->step = saved_step;
+    if (unsaved > 0)
+        dpt_rdzv_set_outcome(command, DONE, "run %s is stopped; step %lld is not saved", run,
+                             (long long)unsaved);
+    else if (saved_step > 0)
+        dpt_rdzv_set_outcome(command, DONE, "run %s is stopped; step %lld is saved", run,
+                             (long long)saved_step);
+    else
+        dpt_rdzv_set_outcome(command, DONE, "run %s is stopped", run);
+}
+
 /* A run that was stopped is known after the server has forgotten it. */
 static bool find_run(struct command *command)
 {
@@ -90,7 +105,7 @@ static bool find_run(struct command *command)
         return true;
     const struct forgotten_run *forgotten = dpt_rdzv_find_forgotten(core, control->run);
     if (control->verb == DPT__CONTROL_VERB__CONTROL_STOP && was_stopped(forgotten)) {
-        dpt_rdzv_set_outcome(command, DONE, "run %s is stopped", control->run);
+        answer_stopped(command, control->run, forgotten->saved_step, 0);
         return false;
     }
     if (command->limited) /* the names of other runs are not for it */
@@ -277,13 +292,15 @@ static bool answer_stop_of_earlier(struct command *command)
     const struct run *run = command->run;
     if (control->step < 0 || control->number == 0 || control->number >= number_of_run(run))
         return false;
-    if (was_stopped(dpt_rdzv_find_forgotten(command->core, run->name)))
+    const struct forgotten_run *earlier = dpt_rdzv_find_forgotten(command->core, run->name);
+    if (was_stopped(earlier)) {
+        command->reply->step = earlier->saved_step;
         dpt_rdzv_set_outcome(command, DONE, "run %s was stopped, and was started again since",
                              run->name);
-    else
-        dpt_rdzv_set_outcome(command, REFUSED,
-                             "run %s ended before it was stopped, and was started again",
-                             run->name);
+        return true;
+    }
+    dpt_rdzv_set_outcome(command, REFUSED,
+                         "run %s ended before it was stopped, and was started again", run->name);
     return true;
 }
 
@@ -300,11 +317,8 @@ static void answer_ended(struct command *command)
     if (stopped && stops && n > 0)
         dpt_rdzv_set_outcome(command, GOES_ON, "%zu node%s of run %s %s not ended yet", n,
                              n == 1 ? "" : "s", run->name, n == 1 ? "has" : "have");
-    else if (stopped && stops && unsaved > 0)
-        dpt_rdzv_set_outcome(command, DONE, "run %s is stopped; step %lld is not saved", run->name,
-                             (long long)unsaved);
     else if (stopped && stops)
-        dpt_rdzv_set_outcome(command, DONE, "run %s is stopped", run->name);
+        answer_stopped(command, run->name, run->progress.saved_step, unsaved);
     else
         dpt_rdzv_set_outcome(command, REFUSED, "run %s has ended", run->name);
 }

@@ -30,6 +30,8 @@ void dpt_rdzv_reply_add_run(Dpt__ControlReply *reply, struct run *run)
     to->max_nodes = run->spec.max_nodes;
     to->step = run->progress.step;
     to->saved_step = run->progress.saved_step;
+    to->saved_node = dpt_outbox_text(out, run->progress.saved_node);
+    to->saved_host = dpt_outbox_text(out, run->progress.saved_host);
     to->restarts_left = dpt_rdzv_restarts_left(run);
     to->step_ms_median = run->progress.step_ms_median;
     to->phase_ms = run->core->now_ms - run->phase_ms;

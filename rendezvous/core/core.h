@@ -95,7 +95,7 @@ enum dpt_rdzv_record_kind {
     DPT_RDZV_RECORD_RUNS,       /* every rank of `generation` is READY: step, flags */
     DPT_RDZV_RECORD_ADOPTED,    /* the generation of an earlier server goes on: as PLAN and RUNS */
     DPT_RDZV_RECORD_GRANT,      /* `generation` may commit the checkpoint of `step` */
-    DPT_RDZV_RECORD_SAVED,      /* a rank reports the checkpoint of `step` */
+    DPT_RDZV_RECORD_SAVED,      /* a rank of node, host reports the checkpoint of `step` */
     DPT_RDZV_RECORD_CRASH,      /* restarts were used: count (all restarts in use), text, generation
                                    (of the plan to which the incident belongs; 0: none) */
     DPT_RDZV_RECORD_REFILL,     /* steps gave restarts back: count (all restarts that are in use) */
@@ -110,8 +110,8 @@ enum dpt_rdzv_record_kind {
                                   incarnation, key, health, text (the fault), cause (the run's name:
                                   there may be no run yet); changes no durable state */
     DPT_RDZV_RECORD_FORGET,    /* the name is free again: generation (the highest that the run may
-                                  have used), number (the newest that ran), step (of the newest
-                                  checkpoint), flags */
+                                  have used), number (the newest that ran), step, node, host (of
+                                  the newest checkpoint), flags */
     DPT_RDZV_RECORD_COUNT
 };
 

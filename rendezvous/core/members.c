@@ -64,6 +64,8 @@ void dpt_rdzv_forget_run(struct dpt_rdzv *core, size_t i)
                     (struct dpt_rdzv_record){
                         .kind = DPT_RDZV_RECORD_FORGET,
                         .step = run->progress.saved_step,
+                        .node = run->progress.saved_node,
+                        .host = run->progress.saved_host,
                         .generation = dpt_rdzv_highest_number(run),
                         .number = dpt_rdzv_newer(run->kept.ran, run->formation.ran_before),
                         .flags = (ended ? DPT_RDZV_FLAG_ENDED : 0u) |

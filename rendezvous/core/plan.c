@@ -300,6 +300,31 @@ static void add_lost_steps(struct run *run, const struct resume *resume)
     (void)snprintf(cause + used, sizeof run->formation.cause.text - used, "; %s", text);
 }
 
+/* The newest checkpoint may be in the folder of a machine that is not here, and the run goes on
+ * from an older one: also a run that was started again under its name. */
+static void warn_of_newer_checkpoint(const struct run *run, const struct resume *resume)
+{
+    const struct progress *progress = &run->progress;
+    const struct forgotten_run *earlier = dpt_rdzv_find_forgotten(run->core, run->name);
+    const bool in_memory = resume->step > 0 && resume->load_checkpoint < 0;
+    int64_t saved_step = progress->saved_step;
+    const char *node = progress->saved_node, *host = progress->saved_host;
+    if (earlier != NULL && earlier->saved_step > saved_step) {
+        saved_step = earlier->saved_step;
+        node = earlier->saved_node;
+        host = earlier->saved_host;
+    }
+    if (in_memory || saved_step <= 0 || resume->step >= saved_step)
+        return;
+    dpt_rdzv_log(run, DPT_LOG_WARN,
+                 "the run goes on from step %lld, below its saved step %lld%s%s%s%s: no folder "
+                 "here has that checkpoint. To use it, stop the run and start it with that node, "
+                 "or copy the folder",
+                 (long long)(resume->step > 0 ? resume->step : 0), (long long)saved_step,
+                 node[0] != '\0' ? " of node " : "", node, host[0] != '\0' ? " on host " : "",
+                 host);
+}
+
 /* ---- the plan ---- */
 
 static bool fill_plan(const struct run *run, struct draft *draft, struct plan *plan)
@@ -353,6 +378,7 @@ bool dpt_rdzv_make_plan(struct run *run)
     name_joined_node(run, &plan);
     dpt_rdzv_put_in_force(run, &plan);
     add_lost_steps(run, &draft.resume);
+    warn_of_newer_checkpoint(run, &draft.resume);
     run->progress.step = plan.resume_step;
     return true;
 }

@@ -165,7 +165,9 @@ static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__Rank
     if (state->checkpoint_step > run->progress.saved_step)
         dpt_rdzv_record(run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_SAVED,
                                                       .generation = run->generation,
-                                                      .step = state->checkpoint_step});
+                                                      .step = state->checkpoint_step,
+                                                      .node = rank->node->id,
+                                                      .host = rank->node->host_name});
     const bool member = dpt_rdzv_rank_is_member(rank);
     if (state->busy && state->work_done != rank->work.done && run->plan.in_force && member)
         run->progress.step_ms = dpt_rdzv_listened_ms(run); /* restarts the stall limit */

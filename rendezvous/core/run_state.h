@@ -309,16 +309,16 @@ struct progress {
     int64_t steps_done; /* highest since a generation last ran; a plan's lost steps count from it */
     int64_t step_best;  /* newest step ever */
     int64_t step_ms;    /* when `step` last grew, on the clock of dpt_rdzv_listened_ms */
-    int64_t step_ms_median;  /* last reported by a rank; 0: no step yet */
-    int64_t final_step;      /* last step of a rank that has finished; -1: none has */
-    bool stepped;            /* a step was made since GO */
-    int64_t saved_step;      /* newest checkpoint that a rank reported */
+    int64_t step_ms_median; /* last reported by a rank; 0: no step yet */
+    int64_t final_step;     /* last step of a rank that has finished; -1: none has */
+    bool stepped;           /* a step was made since GO */
+    int64_t saved_step;     /* newest checkpoint that a rank reported */
+    char saved_node[DPT_PROTO_NAME_BYTES], saved_host[DPT_PROTO_NAME_BYTES]; /* the rank's */
     int64_t final_save_step; /* step that a final save had to save and had the time to save */
     struct unsaved unsaved;  /* the newest failure of a rank to save */
-    bool redundant;  /* every part of the state of plan.generation is on at least two nodes */
-    bool rebuilding; /* ranks still make copies for that */
-    /* dpt_rdzv_step_unsaved of the present reports. A change of them clears `unsaved_known`. */
-    int64_t unsaved_step;
+    bool redundant;       /* every part of the state of plan.generation is on at least two nodes */
+    bool rebuilding;      /* ranks still make copies for that */
+    int64_t unsaved_step; /* dpt_rdzv_step_unsaved of the present reports, while unsaved_known */
     bool unsaved_known;
     struct loss losses[LOSSES_MAX];
     size_t n_losses; /* further losses are not remembered */
@@ -360,9 +360,10 @@ struct run {
 
 struct forgotten_run {
     uint64_t name_hash;
-    uint64_t generation;         /* highest that the run may have used */
-    uint64_t run_generation;     /* newest that has run in it */
-    int64_t saved_step;          /* of the newest checkpoint; -1: none */
+    uint64_t generation;     /* highest that the run may have used */
+    uint64_t run_generation; /* newest that has run in it */
+    int64_t saved_step;      /* of the newest checkpoint; -1: none */
+    char saved_node[DPT_PROTO_NAME_BYTES], saved_host[DPT_PROTO_NAME_BYTES];
     bool ended, failed, stopped; /* the server tells late agents */
     bool left;                   /* ... and nodes that have not heard that they may go */
 };
@@ -371,8 +372,7 @@ struct forgotten_run {
 struct hearing {
     int64_t heard_ms; /* a node of any run over a standing connection */
     bool told_none;   /* the log says that no node has been heard since heard_ms */
-    /* First and last time since heard_ms that a process which is no node was heard; < 0: none. */
-    int64_t outsiders_since_ms, outsider_ms;
+    int64_t outsiders_since_ms, outsider_ms; /* first, last time since then of others; < 0: none */
 };
 
 /* The pause between two messages of an agent. It grows while messages come faster than the server

@@ -86,6 +86,7 @@ def test_save_pause_resume_stop(make_cluster, tmp_path, slow):
     saved = ctl_json(cluster, "save")
     assert saved["command"] == "save" and saved["step"] in cluster.checkpoints(), saved
     assert os.path.exists(os.path.join(saved["folder"], "MANIFEST.json")), saved
+    assert saved["folder_node"] in ("a", "b") and saved["folder_host"] == socket.gethostname(), saved
     assert only_run(cluster)["generation"] == 1  # while training goes on
 
     out, _ = kill_between(cluster, "an operator pauses the run", slow, "pause")
@@ -106,14 +107,19 @@ def test_save_pause_resume_stop(make_cluster, tmp_path, slow):
     wait_until("the run trains again", lambda: (only_run(cluster)["step"] or 0) > run["step"], SOON_S * slow,
                cluster.log_tails)
 
-    kill_between(cluster, "an operator stops the run", slow, "stop")
+    out, _ = kill_between(cluster, "an operator stops the run", slow, "stop")
+    assert re.search(r"/step-\d+ on node [ab] \(host ", out), out
     assert [worker.wait(SOON_S * slow) for worker in workers] == [0, 0], cluster.log_tails()
     stopped = max(cluster.checkpoints())
     assert run["step"] < stopped < STEPS
     assert [line["step"] for line in cluster.metrics()] == list(range(1, stopped + 1))
     for worker in workers:
         assert "left the run as asked" in worker.log(), worker.log_tail()
-    ctl(cluster, "stop", "tiny")  # it is stopped: the same command again is done
+    ends = [worker.log().count(f"step {stopped} is saved (checkpoint in ") for worker in workers]
+    assert sorted(ends) == [0, 1], cluster.log_tails()  # rank 0 has the summary
+    assert f"checkpoints      the last of step {stopped}" in workers[ends.index(1)].log()
+    again = ctl_json(cluster, "stop", "tiny")  # it is stopped: the same command again is done
+    assert again["step"] == stopped and f"is stopped; step {stopped} is saved" in again["text"], again
 
     workers = [cluster.start_worker(node) for node in "ab"]
     cluster.wait_step(stopped + 2, 120 * slow)

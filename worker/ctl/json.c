@@ -149,13 +149,17 @@ json_t *dpt_ctl_json_dump(const Dpt__ServerState *answer, const struct dpt_hang_
 
 /* ---- commands ---- */
 
+/* NULL, which s? makes null, for "". */
+static const char *text_or_null(const char *text)
+{
+    return text[0] != '\0' ? text : NULL;
+}
+
 json_t *dpt_ctl_json_done(const struct dpt_ctl_done *done)
 {
-    const char *node = done->args->node;
-    return json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:s}", "version", RESULT_VERSION, "command",
-                     done->args->command, "run", done->run, "node",
-                     node[0] != '\0' ? json_string(node) : json_null(), "step",
-                     step_or_null(done->step), "folder",
-                     done->folder[0] != '\0' ? json_string(done->folder) : json_null(), "text",
-                     done->text);
+    return json_pack("{s:i, s:s, s:s, s:s?, s:o, s:s?, s:s?, s:s?, s:s}", "version", RESULT_VERSION,
+                     "command", done->args->command, "run", done->run, "node",
+                     text_or_null(done->args->node), "step", step_or_null(done->step), "folder",
+                     text_or_null(done->folder), "folder_node", text_or_null(done->folder_node),
+                     "folder_host", text_or_null(done->folder_host), "text", done->text);
 }

@@ -157,8 +157,13 @@ static enum dpt_status print_done(const struct dpt_ctl_args *args, const Dpt__Se
 {
     static char folder[PATH_MAX];
     const Dpt__ControlReply *reply = answer->reply;
-    const bool saves = args->verb == DPT__CONTROL_VERB__CONTROL_SAVE;
-    const int64_t step = saves && reply->n_runs > 0 ? reply->runs[0]->saved_step : -1;
+    const Dpt__RunInfo *run = reply->n_runs > 0 ? reply->runs[0] : NULL;
+    int64_t step = -1;
+    if (args->verb == DPT__CONTROL_VERB__CONTROL_SAVE && run != NULL)
+        step = run->saved_step;
+    else if (args->verb == DPT__CONTROL_VERB__CONTROL_STOP)
+        step = reply->step;
+    const bool is_of_run = run != NULL && run->saved_step == step; /* an earlier one has another */
     if (args->verb == DPT__CONTROL_VERB__CONTROL_DUMP)
         return print_dump(args, answer, err);
     folder[0] = '\0';
@@ -168,7 +173,9 @@ static enum dpt_status print_done(const struct dpt_ctl_args *args, const Dpt__Se
                                       .run = reply->run[0] != '\0' ? reply->run : args->run,
                                       .text = reply->text,
                                       .step = step,
-                                      .folder = folder};
+                                      .folder = folder,
+                                      .folder_node = is_of_run ? run->saved_node : "",
+                                      .folder_host = is_of_run ? run->saved_host : ""};
     if (args->json)
         return print_json(dpt_ctl_json_done(&done), err);
     dpt_ctl_print_done(&done, stdout);

@@ -130,6 +130,12 @@ void dpt_ctl_print_dump(const Dpt__ServerState *answer, const struct dpt_hang_vi
 void dpt_ctl_print_done(const struct dpt_ctl_done *done, FILE *out)
 {
     (void)fprintf(out, "%s\n", done->text);
-    if (done->folder[0] != '\0')
-        (void)fprintf(out, "%s\n", done->folder);
+    if (done->folder[0] == '\0')
+        return;
+    (void)fputs(done->folder, out);
+    if (done->folder_node[0] != '\0')
+        (void)fprintf(out, " on node %s", done->folder_node);
+    if (done->folder_host[0] != '\0')
+        (void)fprintf(out, " (host %s)", done->folder_host);
+    (void)fputc('\n', out);
 }

@@ -11,8 +11,11 @@
 struct dpt_ctl_done {
     const struct dpt_ctl_args *args;
     const char *run, *text;
-    int64_t step; /* of a checkpoint; -1: the command makes none */
-    const char *folder;
+    int64_t step;       /* of a checkpoint; -1: the command makes none */
+    const char *folder; /* "": not known */
+    /* A node that has the folder, and its host; "": not known. A relative folder begins where its
+     * worker was started. */
+    const char *folder_node, *folder_host;
 };
 
 /* ---- page.c ---- */

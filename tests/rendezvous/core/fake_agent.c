@@ -165,6 +165,9 @@ void stage_step(struct stage *stage, struct dpt_rdzv_event event)
     stage->n_logs += output.n_logs;
     if (output.n_logs > 0)
         (void)snprintf(stage->log, sizeof stage->log, "%s", output.logs[output.n_logs - 1].text);
+    for (size_t i = 0; i < output.n_logs; i++)
+        if (output.logs[i].level == DPT_LOG_WARN)
+            (void)snprintf(stage->warning, sizeof stage->warning, "%s", output.logs[i].text);
     stage->deadline_ms = output.deadline_ms;
     assert_true(stage->deadline_ms > stage->now_ms);
     stage->view = (struct dpt_rdzv_run_view){0};

@@ -46,10 +46,11 @@ struct stage {
     int64_t now_ms, deadline_ms;
     struct fake *fakes[FAKES_MAX];
     size_t n_fakes, n_sends;
-    size_t n_logs;                  /* lines of all steps */
-    char log[DPT_PROTO_TEXT_BYTES]; /* the newest of them */
-    uint64_t n_steps;               /* each event's random bytes */
-    struct dpt_rdzv_run_view view;  /* of run 0 after the last step; zero if there is none */
+    size_t n_logs; /* lines of all steps */
+    /* The newest of them, and the newest warning. */
+    char log[DPT_PROTO_TEXT_BYTES], warning[DPT_PROTO_TEXT_BYTES];
+    uint64_t n_steps;              /* each event's random bytes */
+    struct dpt_rdzv_run_view view; /* of run 0 after the last step; zero if there is none */
     unsigned records[DPT_RDZV_RECORD_COUNT];
     void (*on_reply)(const Dpt__ServerState *message); /* an operator is answered; NULL: none is */
     struct kept_records *journal; /* records of all servers since the last stage_restart */

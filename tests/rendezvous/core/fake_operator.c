@@ -15,6 +15,7 @@
 Dpt__ControlReply reply;
 char reply_text[DPT_PROTO_TEXT_BYTES], reply_run[DPT_PROTO_NAME_BYTES];
 char reply_rack[DPT_PROTO_NAME_BYTES], reply_address[DPT_PROTO_ADDR_BYTES];
+char reply_saved_node[DPT_PROTO_NAME_BYTES], reply_saved_host[DPT_PROTO_NAME_BYTES];
 Dpt__RunInfo run_info;
 
 /* The operator's messages come over a connection of their own. The answer goes through its encoding
@@ -38,8 +39,11 @@ static void keep_reply(const Dpt__ServerState *message)
         (void)snprintf(reply_rack, sizeof reply_rack, "%s", first->rack);
         (void)snprintf(reply_address, sizeof reply_address, "%s", first->address);
     }
-    if (decoded->reply->n_runs > 0)
+    if (decoded->reply->n_runs > 0) {
         run_info = *decoded->reply->runs[0];
+        (void)snprintf(reply_saved_node, sizeof reply_saved_node, "%s", run_info.saved_node);
+        (void)snprintf(reply_saved_host, sizeof reply_saved_host, "%s", run_info.saved_host);
+    }
     dpt_message_free_server_state(&decoded);
     free(data);
 }

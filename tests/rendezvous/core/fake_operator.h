@@ -7,11 +7,13 @@
 #define IS(fake, what) assert_int_equal((fake).phase, DPT__SERVER_PHASE__SERVER_##what)
 #define VERB(what)     DPT__CONTROL_VERB__CONTROL_##what
 
-/* Of the last command; reply_rack and reply_address of the first node of its list. Only numbers may
+/* Of the last command; reply_rack and reply_address of the first node of its list,
+ * reply_saved_node and reply_saved_host of its first run. Only numbers may
  * be read of the structs. */
 extern Dpt__ControlReply reply;
 extern char reply_text[DPT_PROTO_TEXT_BYTES], reply_run[DPT_PROTO_NAME_BYTES];
 extern char reply_rack[DPT_PROTO_NAME_BYTES], reply_address[DPT_PROTO_ADDR_BYTES];
+extern char reply_saved_node[DPT_PROTO_NAME_BYTES], reply_saved_host[DPT_PROTO_NAME_BYTES];
 extern Dpt__RunInfo run_info;
 
 /* What the server knows of the operator's machine. */

@@ -119,6 +119,8 @@ static const char *run_difference(const struct run *a, const struct run *b)
     SAME_NUMBER(run, a, b, budget.incident_generation);
     SAME_TEXT(run, a, b, budget.first_error);
     SAME_NUMBER(run, a, b, progress.saved_step);
+    SAME_TEXT(run, a, b, progress.saved_node);
+    SAME_TEXT(run, a, b, progress.saved_host);
     SAME_NUMBER(run, a, b, kept.planned);
     SAME_TEXT(run, a, b, kept.plan_digest);
     SAME_NUMBER(run, a, b, kept.ran);
@@ -153,6 +155,8 @@ const char *kept_difference(const struct dpt_rdzv *a, const struct dpt_rdzv *b)
         SAME_NUMBER("", x, y, generation);
         SAME_NUMBER("", x, y, run_generation);
         SAME_NUMBER("", x, y, saved_step);
+        SAME_TEXT("", x, y, saved_node);
+        SAME_TEXT("", x, y, saved_host);
         SAME_NUMBER("", x, y, ended);
         SAME_NUMBER("", x, y, failed);
         SAME_NUMBER("", x, y, stopped);

@@ -124,6 +124,7 @@ static void spoilt_reply_is_refused(void **unused)
     SPOIL("n_nodes", run.n_nodes, DPT_PROTO_NODES_MAX + 1);
     SPOIL("step", run.step, -2);
     SPOIL("saved_step", run.saved_step, INT64_MAX);
+    SPOIL("saved_node", run.saved_node, (char *)"a\nb");
     SPOIL("step_ms_median", run.step_ms_median, -1);
     SPOIL("phase_ms", run.phase_ms, -1);
     SPOIL("heard_ms_ago", run.heard_ms_ago, -2);
