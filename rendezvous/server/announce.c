@@ -86,7 +86,7 @@ static void print_new_token(FILE *out, const struct dpt_announce *announce)
     static const char plain[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./";
     const char *at = announce->key_folder;
-    (void)fputs("dpt-rdzv --new-token", out);
+    (void)fputs("    dpt-rdzv --new-token", out);
     if (announce->is_default_folder)
         return;
     (void)fputs(" --key-dir ", out);
@@ -109,16 +109,16 @@ static void print_token(FILE *out, const struct dpt_announce *announce)
     dpt_utc_text(announce->token_ends_s, until);
     if (announce->waits_for_key)
         (void)fputs("  TOKEN: none is made before the server has its next key. When its log says "
-                    "that it has a new key, make one: ",
+                    "that it has a new key, make one:\n",
                     out);
     else if (announce->token_uses == 0)
         (void)fputs("  TOKEN: one of those in the file 'tokens', which has as many as it may. "
-                    "Remove some, then make another: ",
+                    "Remove some, then make another:\n",
                     out);
     else
         (void)fprintf(out,
                       "  The token admits %u more machine%s until %s, each once and for all. "
-                      "Another: ",
+                      "Another:\n",
                       announce->token_uses, announce->token_uses == 1 ? "" : "s", until);
     print_new_token(out, announce);
     (void)fprintf(out, "\n  Processes with the key folder %s need no token.\n",

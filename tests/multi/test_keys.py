@@ -316,7 +316,7 @@ def test_no_token_shortly_before_another_key(make_cluster, slow):
     folder = cluster.root / "head"
     start_server(cluster)
     printed = cluster.server.log()
-    assert f"Another: dpt-rdzv --new-token --key-dir {folder.resolve()}\n" in printed, printed
+    assert f"Another:\n    dpt-rdzv --new-token --key-dir {folder.resolve()}\n" in printed, printed
     code, _, err = rdzv("--new-key", "--after-s", 3600, "--key-dir", folder)
     assert code == 0, err
     code, out, err = rdzv("--new-token", "--key-dir", folder)

@@ -52,7 +52,7 @@ static void commands_have_address_and_token(void **state)
         "    dpt-worker --rdzv-endpoint 10.0.0.7:29500 --rdzv-token " TOKEN
         " --rdzv-id RUN    # on the other; RUN: run of FILE\n"
         "  The token admits 64 more machines until 2026-11-27 00:00 UTC, each once and for all. "
-        "Another: dpt-rdzv --new-token\n"
+        "Another:\n    dpt-rdzv --new-token\n"
         "  Processes with the key folder /home/u/.dpt need no token.\n");
     keyed.n_addresses = 0;
     keyed.token_uses = 1;
@@ -77,8 +77,8 @@ static void command_names_another_key_folder(void **state)
 {
     (void)state;
     static const char *const folders[][2] = {
-        {"/srv/dpt-keys", "Another: dpt-rdzv --new-token --key-dir /srv/dpt-keys\n"},
-        {"/srv/u's $keys", "Another: dpt-rdzv --new-token --key-dir '/srv/u'\\''s $keys'\n"}};
+        {"/srv/dpt-keys", "Another:\n    dpt-rdzv --new-token --key-dir /srv/dpt-keys\n"},
+        {"/srv/u's $keys", "Another:\n    dpt-rdzv --new-token --key-dir '/srv/u'\\''s $keys'\n"}};
     struct dpt_announce keyed = facts();
     keyed.is_default_folder = false;
     for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
