@@ -405,9 +405,11 @@ static void end_behind_unread(struct rank *self)
         dpt_comm_op_free(comm, &op);
         mark_set(&world->marks[1], 1);
         mark_wait(&world->marks[0], 1);
+        mark_wait(&world->marks[2], 1);
         if (dies)
             CHECK(kill(getpid(), SIGKILL) == 0);
     } else {
+        mark_set(&world->marks[2], 1); /* its communicator is whole: rank 1 may end */
         mark_wait(&world->marks[0], 2);
     }
     dpt_comm_destroy(&comm);
