@@ -1,8 +1,8 @@
 /* Fuzz target: a sequence of events at the server's state machine. The bytes choose the senders and
  * their messages: agents that obey, with messages that are damaged field by field or byte by byte,
  * repeated, of an earlier incarnation or of another run; connections that break, ranks and nodes
- * that die, time that jumps, a server that restarts. The watch checks every step. At the end faults
- * cease: new processes join, and the run must reach RUNNING in bounded time. */
+ * that die or are denied, time that jumps, a server that restarts. The watch checks every step. At
+ * the end faults cease: new processes join, and the run must reach RUNNING in bounded time. */
 #include "tests/fuzz/fuzz.h"
 #include "tests/rendezvous/core/fake_agent.h"
 
@@ -318,11 +318,14 @@ static void fake_obeys(struct fake *fake, struct feed *feed)
     }
 }
 
-/* Every second server has the journal of those before it. */
+/* Every second server has the journal of those before it, and every fourth one an older copy. */
 static void restart_server(void)
 {
+    const size_t n = kept_records_count(world.stage.journal);
     world.epoch++;
-    if (world.epoch % 2 == 0)
+    if (world.epoch % 4 == 0)
+        stage_restart_with_older_journal(&world.stage, world.epoch, n - (n < 5 ? n : 5));
+    else if (world.epoch % 2 == 0)
         stage_restart_with_journal(&world.stage, world.epoch);
     else
         stage_restart(&world.stage, world.epoch);
@@ -409,8 +412,9 @@ static void one_event(struct feed *feed)
                           (what & 0x20) != 0 ? what : -1);
             break;
         }
-        default:
-            break;
+        default: /* its key is denied, until it is heard again */
+            stage_step(&world.stage,
+                       (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_DENIED, .conn = fake->conn});
         }
         break;
     default:
