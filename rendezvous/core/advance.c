@@ -236,8 +236,8 @@ static void log_wait(const struct run *run)
     else
         dpt_rdzv_log(run, DPT_LOG_WARN,
                      run->n_nodes > 0 ? "fewer than %u nodes: waiting for more, state is kept"
-                                      : "fewer than %u nodes, as none is left: waiting for those "
-                                        "that come back with their state, and for others",
+                                      : "no node is left of the %u that the run needs: waiting "
+                                        "for those that come back with their state, and for others",
                      dpt_rdzv_min_nodes(run));
 }
 

@@ -437,7 +437,6 @@ static void carry_out(struct command *command)
         carry_out_verb[verb](command);
     if (command->run != NULL)
         dpt_rdzv_advance(command->run);
-    dpt_rdzv_add_silence(command);
 }
 
 /* Without a name the command of a machine that may take part in one run only is about that run. */
@@ -479,6 +478,7 @@ void dpt_rdzv_take_control(const struct inquiry *from)
         dump_run(&command, &status);
     else if (found && !lists)
         carry_out(&command);
+    dpt_rdzv_add_silence(&command);
     if (!repeated)
         dpt_rdzv_keep_refusal(from, &command);
     for (size_t i = 0; i < core->n_runs; i++)

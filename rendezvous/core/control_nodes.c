@@ -119,14 +119,6 @@ void dpt_rdzv_drain_node(struct command *command)
     }
 }
 
-static bool is_only_member(const struct run *run, const struct node *node)
-{
-    bool others = false;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        others = others || (run->nodes[i] != node && dpt_rdzv_node_is_member(run->nodes[i]));
-    return !others;
-}
-
 /* Returns the newest step of a member of the plan if no node that stays has it, nor a checkpoint;
  * otherwise 0. *ret_had_all: the member had the whole state of the step, not a part. */
 static int64_t remove_evicted(struct run *run, const char *id, bool *ret_had_all)
@@ -139,7 +131,7 @@ static int64_t remove_evicted(struct run *run, const char *id, bool *ret_had_all
         if (dpt_rdzv_node_is_member(node) && kept_step == 0 &&
             run->progress.step > run->progress.saved_step)
             lost = run->progress.step;
-        *ret_had_all = is_only_member(run, node);
+        *ret_had_all = !run->spec.sharded || run->plan.n_nodes == 1;
         node->order = NODE_ORDER_OUT;
         dpt_rdzv_answer_evicted(run, node, kept_step);
         dpt_rdzv_node_lost(run, node, "an operator evicted it");

@@ -396,11 +396,12 @@ static void take_generation(struct run *run, struct node *node, const Dpt__Stamp
     if (is_used) {
         if (!formation->outdated)
             formation->plan_after_ms = run->core->now_ms + run->timing.lease_ms;
+        dpt_rdzv_prepare_number(run);
         dpt_rdzv_log(run, DPT_LOG_WARN,
                      "node %s is in generation %llu of another server, or of a newer journal than "
-                     "this one: its generation is the newest",
-                     node->id, (unsigned long long)node->generation);
-        dpt_rdzv_prepare_number(run);
+                     "this one: forming generation %llu in place of the one begun",
+                     node->id, (unsigned long long)node->generation,
+                     (unsigned long long)run->generation);
     }
     /* A later number, or the word of a server that is not of this journal. */
     if (is_used || node->generation > run->generation ||

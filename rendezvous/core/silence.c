@@ -124,9 +124,14 @@ void dpt_rdzv_tell_unheard(const struct run *run)
 
 /* ---- one node ---- */
 
+/* A denied node is not silent: the server refuses it. So its lease ends although the server hears
+ * no other node. */
 int64_t dpt_rdzv_lease_left_ms(const struct node *node)
 {
-    const int64_t silent_ms = dpt_rdzv_listened_ms(node->run) - node->link.heard_listened_ms;
+    const struct link *link = &node->link;
+    const int64_t silent_ms = link->denied
+                                  ? node->run->core->now_ms - link->heard_ms
+                                  : dpt_rdzv_listened_ms(node->run) - link->heard_listened_ms;
     return node->run->timing.lease_ms - silent_ms;
 }
 

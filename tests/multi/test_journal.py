@@ -83,7 +83,7 @@ def test_older_copy_loses_no_step(make_cluster, slow, later):
     journal.chmod(0o600)
     step = cluster.step()
     server = cluster.restart_server()
-    newest = r"node \w is in generation \d+ of another server, .*: its generation is the newest"
+    newest = r"node \w is in generation \d+ of another server, .*: forming generation \d+ in place"
     server.wait_log(rf"(?s){newest}.*generation \d+ runs, world 2", 60 * slow)
     cluster.wait_step(step + 5, 60 * slow)
     ctl(cluster, "stop", "tiny")

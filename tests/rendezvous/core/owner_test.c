@@ -148,6 +148,20 @@ static void test_denied_node_is_lost_for_its_key(void **state)
     assert_string_equal(a.plan->cause, "node b lost: its key was denied");
 }
 
+/* So is the only node of a server: the server is not deaf, it refuses what it hears. */
+static void test_denied_lone_node_is_lost(void **state)
+{
+    struct stage *stage = *state;
+    fake_with_key(&b, stage, "b", 2);
+    fakes_start(stage, (struct fake *const[]){&b}, 1);
+    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_DENIED, .conn = b.conn});
+    stage_pass(stage, 4400);
+    assert_int_equal(stage->view.nodes, 1);
+    stage_pass(stage, 600);
+    assert_int_equal(stage->view.nodes, 0);
+    assert_string_equal(stage->view.text, "node b lost: its key was denied");
+}
+
 /* So it is if its worker ends before the lease. */
 static void test_denied_node_that_ends(void **state)
 {
@@ -292,6 +306,7 @@ int main(void)
         CASE(test_id_of_lost_node_stays_with_its_key),
         CASE(test_owners_survive_a_restart),
         CASE(test_denied_node_is_lost_for_its_key),
+        CASE(test_denied_lone_node_is_lost),
         CASE(test_denied_node_that_ends),
         CASE(test_node_is_let_in_again),
         CASE(test_nodes_of_a_time_without_keys_keep_their_ids),

@@ -397,9 +397,10 @@ static void check_run(struct watch *watch, const struct dpt_rdzv *core,
                      (unsigned long long)run->view.generation, dpt_rdzv_phase_name(view->phase),
                      (unsigned long long)view->generation);
     /* A node that leaves goes by agreement, also while no node sends: the watch sees no record of
-     * it, but a lost node ends its generation. */
-    const bool failed =
-        strcmp(view->cause_kind, "node_lost") == 0 && strcmp(view->text, run->view.text) != 0;
+     * it, but a lost node ends its generation. One whose key was denied is not silent. */
+    const bool failed = strcmp(view->cause_kind, "node_lost") == 0 &&
+                        strstr(view->text, "its key was denied") == NULL &&
+                        strcmp(view->text, run->view.text) != 0;
     if (failed && view->nodes < run->view.nodes && !ended &&
         (watch->backlog || watch->event_ms - watch->heard_ms > run->gap_ms))
         watch_broken(watch, "run %s: %s, %lld ms after anybody was heard%s", view->run, view->text,
