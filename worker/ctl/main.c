@@ -161,13 +161,14 @@ static enum dpt_status print_done(const struct dpt_ctl_args *args, const Dpt__Se
     int64_t step = -1;
     if (args->verb == DPT__CONTROL_VERB__CONTROL_SAVE && run != NULL)
         step = run->saved_step;
-    else if (args->verb == DPT__CONTROL_VERB__CONTROL_STOP)
+    else if (args->verb == DPT__CONTROL_VERB__CONTROL_STOP && reply->step > 0)
         step = reply->step;
-    const bool is_of_run = run != NULL && run->saved_step == step; /* an earlier one has another */
+    /* Of an earlier run of the name neither the folder nor the node is known. */
+    const bool is_of_run = run != NULL && run->saved_step == step && step >= 0;
     if (args->verb == DPT__CONTROL_VERB__CONTROL_DUMP)
         return print_dump(args, answer, err);
     folder[0] = '\0';
-    if (step >= 0)
+    if (is_of_run)
         dpt_ctl_checkpoint_folder(answer->spec, step, folder);
     const struct dpt_ctl_done done = {.args = args,
                                       .run = reply->run[0] != '\0' ? reply->run : args->run,
