@@ -146,7 +146,8 @@ static enum dpt_status check_next_key(const struct dpt_key_folder *folder, int64
     return dpt_fail(err, DPT_EREFUSED,
                     "no token is made: the key '%s/%s' takes the place of the server's key %s, and "
                     "a token of the present key then admits nobody. Make the token (dpt-rdzv "
-                    "--new-token) when the log of the server says that it has a new key",
+                    "--new-token) when the log of the server says that it has a new key, or remove "
+                    "that file first to keep the present key",
                     folder->path, DPT_KEYRING_NEXT_KEY, when);
 }
 

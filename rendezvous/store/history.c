@@ -9,7 +9,7 @@
 /* A run that all nodes have left ends with the last of them. */
 #define ENDED                                                                                      \
     "coalesce(ended, CASE state WHEN 'left' THEN"                                                  \
-    " (SELECT max(removed) FROM nodes WHERE nodes.run_id = r.run_id) END)"
+    " (SELECT max(at) FROM timed WHERE timed.run = r.run_id AND kind = 'removed') END)"
 
 static const char runs_sql[] =
     "SELECT run_id, run, user, state, began, " ENDED ", generation, nullif(step, -1),"
