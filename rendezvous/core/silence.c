@@ -89,7 +89,7 @@ void dpt_rdzv_connection_broke(struct dpt_rdzv *core, uint64_t conn)
     }
 }
 
-/* ---- a run whose nodes are all silent ---- */
+/* ---- no node of a run is heard ---- */
 
 int64_t dpt_rdzv_heard_ms_ago(const struct run *run)
 {
