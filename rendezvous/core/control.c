@@ -271,7 +271,8 @@ static void resume_run(struct command *command)
         record_order(run, DPT_RDZV_RECORD_PAUSED, false);
     if (run->kept.stopped)
         record_order(run, DPT_RDZV_RECORD_STOPPED, false);
-    run->requests.told_unsaved = run->requests.told_away = run->requests.leave_unsaved = false;
+    run->requests.told_unsaved = run->requests.told_away = false;
+    run->requests.refused_away = run->requests.leave_unsaved = false;
     run->changed = true;
     dpt_rdzv_log(run, DPT_LOG_INFO, "an operator lets the run go on");
     run->requests.resumed = run->phase == DPT_RDZV_WAITING;
@@ -348,8 +349,8 @@ static void stop_run(struct command *command)
     }
     if (is_new) { /* a final save that failed is tried again */
         run->progress.final_save_step = -1;
-        run->requests.leave_unsaved = run->requests.told_away;
-        run->requests.told_unsaved = run->requests.told_away = false;
+        run->requests.leave_unsaved = run->requests.refused_away;
+        run->requests.told_unsaved = run->requests.told_away = run->requests.refused_away = false;
     }
     dpt_rdzv_advance(run);
     if (dpt_rdzv_has_ended(run)) {
@@ -357,6 +358,7 @@ static void stop_run(struct command *command)
         return;
     }
     dpt_rdzv_set_outcome(command, GOES_ON, "run %s saves its state", run->name);
+    run->requests.refused_away = run->requests.told_away && !run->requests.told_unsaved;
     if (run->requests.told_away)
         dpt_rdzv_set_outcome(
             command, REFUSED,

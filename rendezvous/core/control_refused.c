@@ -9,7 +9,7 @@ bool dpt_rdzv_was_refused(const struct inquiry *from, struct command *command)
     for (size_t i = 0; i < REFUSED_QUESTIONS_MAX; i++) {
         const struct refused_question *each = &refused->ring[i];
         if (each->counter == 0 || each->counter != from->message->counter ||
-            each->conn != from->conn)
+            each->incarnation != from->message->stamp->incarnation)
             continue;
         dpt_rdzv_set_outcome(command, each->outcome, "%s", each->text);
         return true;
@@ -24,7 +24,8 @@ void dpt_rdzv_keep_refusal(const struct inquiry *from, const struct command *com
     if (outcome != REFUSED && outcome != UNKNOWN)
         return;
     struct refused_question *next = &refused->ring[refused->n++ % REFUSED_QUESTIONS_MAX];
-    *next = (struct refused_question){
-        .conn = from->conn, .counter = from->message->counter, .outcome = outcome};
+    *next = (struct refused_question){.incarnation = from->message->stamp->incarnation,
+                                      .counter = from->message->counter,
+                                      .outcome = outcome};
     (void)snprintf(next->text, sizeof next->text, "%s", command->text);
 }

@@ -47,6 +47,16 @@ struct rank_stacks {
     char *text;  /* owned */
 };
 
+/* The work of a rank's threads, as RankActivity of dpt.proto; for a status only, except `done`. */
+struct rank_work {
+    uint32_t done; /* RankState.work_done: grows while busy */
+    Dpt__RankWork main, comm;
+    uint32_t main_unit, main_slot, comm_unit;
+    int64_t main_ms, comm_ms;
+    bool known;
+    struct rank_stacks stacks; /* kept from report to report */
+};
+
 enum { UNSAVED_TEXT_BYTES = 800 }; /* a reply has room for more around it */
 
 /* A checkpoint that a rank could not save. */
@@ -58,11 +68,13 @@ struct unsaved {
 
 enum { REFUSED_QUESTIONS_MAX = 32 };
 
-/* Questions that were refused, the newest ones: a copy that comes later (the server was suspended,
- * say) is refused likewise, because the operator has heard the first answer. */
+/* Questions that were refused, the newest ones. A copy that comes later (the server was suspended,
+ * say) is refused likewise, because the operator has heard the first answer, or hears it now. The
+ * sender's incarnation tells copies from questions of others: a program that loses its connection
+ * asks again over another one. */
 struct refused_questions {
     struct refused_question {
-        uint64_t conn, counter; /* counter 0: the entry is unused */
+        uint64_t incarnation, counter; /* of the question; counter 0: the entry is unused */
         Dpt__ControlOutcome outcome;
         char text[DPT_PROTO_TEXT_BYTES];
     } ring[REFUSED_QUESTIONS_MAX];
@@ -75,6 +87,7 @@ struct operator_requests {
     int64_t save_until_ms; /* the request for the checkpoint ends */
     bool told_unsaved;     /* the log says that STOP cannot save */
     bool told_away;        /* the log says that no node here holds the newest steps */
+    bool refused_away;     /* a STOP was refused for that reason */
     bool leave_unsaved;    /* STOP was given again after that: it ends the run as it is */
     uint64_t dump;         /* number of the newest DUMP; 0: none */
     int64_t dump_ms;       /* start of the newest DUMP */

@@ -293,7 +293,7 @@ static void operator_says(Dpt__ControlVerb verb, const char *node, int64_t step)
     state.version = DPT_PROTO_VERSION;
     state.software = software;
     state.stamp = &stamp;
-    state.counter = 1;
+    state.counter = 1 + world.next_conn % 2;
     state.control = &control;
     control.verb = verb;
     control.run = run;

@@ -83,7 +83,7 @@ static void send_command(struct sim *sim, int number, const Dpt__Control *contro
     Dpt__AgentState state = DPT__AGENT_STATE__INIT;
     stamp.run = (char *)sim->run;
     stamp.node = node;
-    stamp.incarnation = 1;
+    stamp.incarnation = 1 + (uint64_t)number;
     state.version = DPT_PROTO_VERSION;
     state.stamp = &stamp;
     state.counter = command->answers + 1;

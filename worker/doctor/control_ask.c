@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 enum {
     AGAIN_MS = 1000,
@@ -24,6 +25,7 @@ struct dpt_control_line {
     struct dpt_control_server server;
     bool up;
     uint64_t counter;
+    uint64_t incarnation; /* random: copies of a question have one, on any connection */
 };
 
 /* A question and its answer. */
@@ -33,6 +35,14 @@ struct question {
     int64_t sent_ms; /* 0: not yet */
     Dpt__ServerState *answer;
 };
+
+static enum dpt_status draw_incarnation(uint64_t *ret, struct dpt_err *err)
+{
+    if (getrandom(ret, sizeof *ret, 0) != (ssize_t)sizeof *ret)
+        return dpt_fail(err, DPT_EIO, "draw a random number: %s", strerror(errno));
+    *ret |= 1; /* 0 is refused */
+    return DPT_OK;
+}
 
 enum dpt_status dpt_control_open(const struct dpt_control_server *server,
                                  struct dpt_control_line **ret, struct dpt_err *err)
@@ -45,8 +55,9 @@ enum dpt_status dpt_control_open(const struct dpt_control_server *server,
     if (line == NULL)
         return dpt_fail_nomem(err, "connection to the server");
     line->server = *server;
-    const enum dpt_status status =
-        dpt_client_create(server->endpoint, SILENCE_MS, &keys, &line->client, err);
+    enum dpt_status status = draw_incarnation(&line->incarnation, err);
+    if (status == DPT_OK)
+        status = dpt_client_create(server->endpoint, SILENCE_MS, &keys, &line->client, err);
     if (status != DPT_OK)
         free(line);
     else
@@ -75,7 +86,7 @@ static enum dpt_status encode_control(const struct question *q, uint8_t frame[FR
     (void)snprintf(software, sizeof software, "%s " DPT_VERSION, program);
     stamp.run = q->control->run[0] != '\0' ? q->control->run : any;
     stamp.node = (char *)program;
-    stamp.incarnation = 1;
+    stamp.incarnation = q->line->incarnation;
     state.version = DPT_PROTO_VERSION;
     state.software = software;
     state.stamp = &stamp;

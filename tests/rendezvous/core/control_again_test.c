@@ -120,12 +120,44 @@ static void copy_of_a_refused_question_is_refused(void **state)
     refused(order(VERB(EVICT), "c"), "no run here has a node 'c'");
     fake_say(&c, &stage);
     assert_true(c.counter_seen > 0);
-    refused(copy(VERB(EVICT), "c"), "no run here has a node 'c'");
+    refused(copy(), "no run here has a node 'c'");
     fake_say(&c, &stage);
     assert_true(c.counter_seen > 0);
     done(order(VERB(EVICT), "c"));
     IS(c, EXPELLED);
-    done(copy(VERB(EVICT), "c"));
+    done(copy());
+}
+
+/* The answer is lost with its connection: no copy of a STOP ends the run without its steps. */
+static void copy_of_a_refused_stop_gives_up_no_step(void **state)
+{
+    (void)state;
+    start_trio_at_9();
+    done(order(VERB(EVICT), "a"));
+    done(order(VERB(EVICT), "b"));
+    refused(order(VERB(STOP), ""), "no node here holds it");
+    refused(copy(), "no node here holds it");
+    refused(copy(), "no node here holds it");
+    assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
+    done(order(VERB(STOP), ""));
+    assert_int_equal(stage.view.phase, DPT_RDZV_DONE);
+}
+
+/* The holders were lost after the first message, and its answer did not arrive: the operator has
+ * not heard of it, so the copy is refused. */
+static void copy_of_a_stop_is_no_second_one(void **state)
+{
+    (void)state;
+    static struct fake *const beside[] = {&c};
+    start_trio_at_9();
+    c.stamp.run = "other";
+    fake_say(&c, &stage);
+    goes_on(stop_again(-1, 0));
+    stage_pass_speaking(&stage, beside, 1, 20000);
+    assert_int_equal(stage.view.nodes, 0);
+    refused(copy(), "no node here holds it");
+    assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
+    done(stop_again(-1, 0));
 }
 
 int main(void)
@@ -137,6 +169,8 @@ int main(void)
         TEST(stop_that_was_taken_back_is_refused),
         TEST(stop_of_a_run_that_failed_is_refused),
         TEST(copy_of_a_refused_question_is_refused),
+        TEST(copy_of_a_refused_stop_gives_up_no_step),
+        TEST(copy_of_a_stop_is_no_second_one),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,6 +49,8 @@ static void keep_reply(const Dpt__ServerState *message)
 }
 
 static uint64_t counter; /* of the last question */
+static uint64_t conn;    /* of the operator's program */
+static Dpt__Control last;
 
 static Dpt__ControlOutcome send_as(const struct operator_rights *rights, Dpt__Control *control)
 {
@@ -56,7 +58,8 @@ static Dpt__ControlOutcome send_as(const struct operator_rights *rights, Dpt__Co
     Dpt__AgentState state = DPT__AGENT_STATE__INIT;
     stamp.run = control->run[0] != '\0' ? control->run : "-"; /* as dpt-ctl does */
     stamp.node = "dpt-ctl";
-    stamp.incarnation = 1;
+    stamp.incarnation = 77;
+    last = *control;
     state.version = DPT_PROTO_VERSION;
     state.software = "test";
     state.stamp = &stamp;
@@ -65,7 +68,7 @@ static Dpt__ControlOutcome send_as(const struct operator_rights *rights, Dpt__Co
     stage.on_reply = keep_reply;
     stage.now_ms += 40; /* the server answers 32 commands a second */
     stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_MESSAGE,
-                                               .conn = 999,
+                                               .conn = 999 + conn,
                                                .message = &state,
                                                .join_only = rights->join_only,
                                                .only_run = rights->only_run});
@@ -98,12 +101,10 @@ Dpt__ControlOutcome order(Dpt__ControlVerb verb, const char *node)
     return send_control(&control);
 }
 
-Dpt__ControlOutcome copy(Dpt__ControlVerb verb, const char *node)
+Dpt__ControlOutcome copy(void)
 {
-    Dpt__Control control = DPT__CONTROL__INIT;
-    control.verb = verb;
-    control.node = (char *)node;
-    control.step = -1;
+    Dpt__Control control = last;
+    conn++;
     return send_as(&(struct operator_rights){0}, &control);
 }
 

@@ -23,8 +23,8 @@ struct operator_rights {
 };
 
 Dpt__ControlOutcome send_control(Dpt__Control *control);
-/* A copy of the last question about a node arrives. */
-Dpt__ControlOutcome copy(Dpt__ControlVerb verb, const char *node);
+/* A copy of the last question arrives, over another connection. */
+Dpt__ControlOutcome copy(void);
 /* A new command about this run, from a machine with these rights. */
 Dpt__ControlOutcome order_as(const struct operator_rights *rights, Dpt__ControlVerb verb,
                              const char *run);
