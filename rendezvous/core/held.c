@@ -30,7 +30,7 @@ static const struct rank *rank_with_outcome(const struct run *run, int64_t step)
 {
     struct rank_cursor at = {0};
     for (const struct rank *rank; (rank = dpt_rdzv_next_reported(run, GROUP_ALL, &at)) != NULL;)
-        if (rank->outcome_step == step && rank->outcome_bytes > 0)
+        if (rank->outcome_step == step && rank->outcome != NULL)
             return rank;
     return NULL;
 }
@@ -145,7 +145,7 @@ static void list_outcomes(struct holders *holders)
     struct rank_cursor at = {0};
     for (const struct rank *rank;
          (rank = dpt_rdzv_next_reported(holders->run, GROUP_ALL, &at)) != NULL;)
-        if (!holders->run->core->out.no_memory && rank->outcome_bytes > 0 &&
+        if (!holders->run->core->out.no_memory && rank->outcome != NULL &&
             (holders->n_outcomes == 0 ||
              holders->outcomes[holders->n_outcomes - 1] != rank->outcome_step))
             holders->outcomes[holders->n_outcomes++] = rank->outcome_step;

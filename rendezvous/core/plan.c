@@ -263,11 +263,11 @@ static bool copy_outcome_to_plan(const struct draft *draft, struct plan *plan)
                             draft->list[i].rank->step_applied == draft->resume.step - 1);
     if (!needed || from == NULL)
         return true;
-    plan->outcome = malloc(from->outcome_bytes);
+    plan->outcome_bytes = from->outcome->n_bytes;
+    plan->outcome = malloc(plan->outcome_bytes);
     if (plan->outcome == NULL)
         return false;
-    memcpy(plan->outcome, from->outcome, from->outcome_bytes);
-    plan->outcome_bytes = from->outcome_bytes;
+    memcpy(plan->outcome, from->outcome->bytes, plan->outcome_bytes);
     return true;
 }
 

@@ -20,17 +20,27 @@ static void copy_text(char *to, size_t to_bytes, const char *from)
 
 /* ---- ranks ---- */
 
-/* Copies the outcome that a rank reports while it has quiesced. */
-static void copy_outcome(struct dpt_rdzv *core, struct rank *rank, const Dpt__RankState *state)
+/* Bytes of the outcome that a rank reports while it has quiesced; 0: none. */
+static size_t outcome_bytes(const Dpt__RankState *state)
 {
-    const bool quiesced = state->phase == DPT__RANK_PHASE__RANK_QUIESCED;
-    free(rank->outcome);
-    rank->outcome_bytes = quiesced ? state->outcome.len : 0;
-    rank->outcome = rank->outcome_bytes > 0 ? malloc(rank->outcome_bytes) : NULL;
-    if (rank->outcome != NULL)
-        memcpy(rank->outcome, state->outcome.data, rank->outcome_bytes);
-    else if (rank->outcome_bytes > 0)
-        core->out.no_memory = true;
+    return state->phase == DPT__RANK_PHASE__RANK_QUIESCED ? state->outcome.len : 0;
+}
+
+static void keep_outcome(struct run *run, struct rank *rank, const Dpt__RankState *state)
+{
+    bool no_memory = false;
+    dpt_outcomes_drop(&rank->outcome);
+    if (outcome_bytes(state) > 0)
+        rank->outcome = dpt_outcomes_keep(&run->outcomes, state->outcome.data,
+                                          outcome_bytes(state), &no_memory);
+    run->core->out.no_memory = run->core->out.no_memory || no_memory;
+    if (rank->outcome != NULL || outcome_bytes(state) == 0 || no_memory || run->outcomes.told_full)
+        return;
+    run->outcomes.told_full = true;
+    dpt_rdzv_log(run, DPT_LOG_ERROR,
+                 "node %s: outcome of step %lld is not kept: the ranks of the run report more than "
+                 "%d different outcomes, which no two ranks of one step do",
+                 rank->node->id, (long long)state->outcome_step, OUTCOMES_MAX);
 }
 
 static struct rank_work work_of(const Dpt__RankActivity *activity)
@@ -100,12 +110,11 @@ static void copy_rank_state(struct rank *rank, const Dpt__RankState *state)
 /* True: the rank holds what it held, as far as held.c reads it. */
 static bool holds_the_same(const struct rank *rank, const Dpt__RankState *state)
 {
-    const bool quiesced = state->phase == DPT__RANK_PHASE__RANK_QUIESCED;
     bool same =
         state->spawn == rank->spawn && state->phase == rank->phase &&
         state->generation == rank->generation && state->step_applied == rank->step_applied &&
         state->outcome_step == rank->outcome_step &&
-        (quiesced ? state->outcome.len : 0) == rank->outcome_bytes &&
+        outcome_bytes(state) == (rank->outcome != NULL ? rank->outcome->n_bytes : 0) &&
         state->checkpoint_step == rank->checkpoint_step &&
         (state->gradient != 0) == rank->gradient &&
         state->pending_generation == rank->pending_generation &&
@@ -162,18 +171,12 @@ static bool take_rank_report(struct run *run, struct rank *rank, const Dpt__Rank
         dpt_rdzv_rank_fini(rank);
         *rank = (struct rank){.node = rank->node, .spawn = state->spawn, .place = rank->place};
     }
-    if (state->checkpoint_step > run->progress.saved_step)
-        dpt_rdzv_record(run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_SAVED,
-                                                      .generation = run->generation,
-                                                      .step = state->checkpoint_step,
-                                                      .node = rank->node->id,
-                                                      .host = rank->node->host_name});
     const bool member = dpt_rdzv_rank_is_member(rank);
     if (state->busy && state->work_done != rank->work.done && run->plan.in_force && member)
         run->progress.step_ms = dpt_rdzv_listened_ms(run); /* restarts the stall limit */
     rank->heard_ms = run->core->now_ms - state->silent_ms;
     copy_rank_state(rank, state);
-    copy_outcome(run->core, rank, state);
+    keep_outcome(run, rank, state);
     copy_stacks(run, rank, state);
     note_unsaved(run, rank->node, state);
     dpt_rdzv_count_rank(rank, 1);
@@ -197,6 +200,23 @@ static bool reserve_ranks(struct node *node, size_t n_ranks)
     return true;
 }
 
+/* Records the newest checkpoint of the node, if no node has reported one as new. */
+static void record_saved(struct run *run, const struct node *node, const Dpt__AgentState *message)
+{
+    int64_t step = run->progress.saved_step;
+    for (size_t i = 0; i < message->n_ranks; i++) {
+        const Dpt__RankState *state = message->ranks[i];
+        if (state->spawn >= node->ranks[i].spawn && state->checkpoint_step > step)
+            step = state->checkpoint_step;
+    }
+    if (step > run->progress.saved_step)
+        dpt_rdzv_record(run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_SAVED,
+                                                      .generation = run->generation,
+                                                      .step = step,
+                                                      .node = node->id,
+                                                      .host = node->host_name});
+}
+
 /* "killed by signal 9" -> "signal 9". */
 static const char *short_error(const char *text)
 {
@@ -214,6 +234,7 @@ static uint32_t take_rank_reports(struct run *run, struct node *node,
         run->core->out.no_memory = true;
         return 0;
     }
+    record_saved(run, node, message);
     for (size_t i = 0; i < message->n_ranks; i++) {
         const Dpt__RankState *state = message->ranks[i];
         struct rank *rank = &node->ranks[i];
@@ -351,22 +372,26 @@ static void take_fatal_error(struct run *run, struct node *node, const struct in
 
 /* ---- the node ---- */
 
-/* Grants the commit of a checkpoint to members of the generation in force. */
+/* Grants the newest commit that a member of the generation in force asks for. */
 static void grant_commits(struct run *run, const struct node *node)
 {
     const bool running =
         run->phase == DPT_RDZV_RUNNING || run->phase == DPT_RDZV_DRAINING ||
         (run->phase == DPT_RDZV_PREPARING && run->formation.soft && run->plan.in_force);
+    const int64_t granted = dpt_rdzv_granted_step(run);
+    int64_t step = granted;
     for (uint32_t i = 0; running && i < node->n_ranks; i++) {
         const struct rank *rank = &node->ranks[i];
-        if (rank->grant_step <= dpt_rdzv_granted_step(run) ||
-            rank->generation != run->plan.generation || !dpt_rdzv_rank_is_member(rank))
-            continue;
-        run->changed = true;
-        dpt_rdzv_record(run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_GRANT,
-                                                      .generation = run->plan.generation,
-                                                      .step = rank->grant_step});
+        if (rank->grant_step > step && rank->generation == run->plan.generation &&
+            dpt_rdzv_rank_is_member(rank))
+            step = rank->grant_step;
     }
+    if (step == granted)
+        return;
+    run->changed = true;
+    dpt_rdzv_record(run, (struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_GRANT,
+                                                  .generation = run->plan.generation,
+                                                  .step = step});
 }
 
 static void take_leaving(struct run *run, struct node *node, bool leaving)

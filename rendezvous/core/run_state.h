@@ -6,6 +6,7 @@
  *
  *   outbox.h    outbox.c, record.c                        outputs of a step
  *   index.h     index.c                                   search by number
+ *   outcomes.h  outcomes.c                                outcomes of steps, each kept once
  *   timing.h    timing.c                                  every period of a run
  *   run_state.h, tally.h, kept.h
  *               run_state.c, tally.c, kept.c, runs.c      runs, nodes, ranks, plans
@@ -32,6 +33,7 @@
 #include "rendezvous/core/index.h"
 #include "rendezvous/core/orders.h"
 #include "rendezvous/core/outbox.h"
+#include "rendezvous/core/outcomes.h"
 #include "rendezvous/core/timing.h"
 #include "rendezvous/core/unhealthy.h"
 
@@ -45,16 +47,6 @@ enum {
 
 /* ---- ranks and nodes ---- */
 
-/* The work of a rank's threads, as RankActivity of dpt.proto; for a status only, except `done`. */
-struct rank_work {
-    uint32_t done; /* RankState.work_done: grows while busy */
-    Dpt__RankWork main, comm;
-    uint32_t main_unit, main_slot, comm_unit;
-    int64_t main_ms, comm_ms;
-    bool known;
-    struct rank_stacks stacks; /* kept from report to report */
-};
-
 /* One rank process: the last report of its agent, and this server's decisions about the process.
  * Every member but `place` concerns process `spawn`. The next process of this local rank starts
  * with zeroed members. */
@@ -66,7 +58,7 @@ struct rank {
     uint64_t generation;  /* generation of `phase` */
     int64_t step_applied; /* at heard_ms, as all that the rank reports */
     int64_t outcome_step;
-    size_t outcome_bytes;
+    struct outcome *outcome;  /* that of outcome_step, while QUIESCED; of run->outcomes */
     uint64_t asked;           /* newest PREPARE for which the server waits for a report */
     uint64_t plan_generation; /* newest plan with a place for it; 0: none */
     int32_t plan_rank;        /* its rank in that plan */
@@ -78,7 +70,6 @@ struct rank {
     bool pending[DPT_PROTO_SHARDS_MAX]; /* shards[i] was filled for pending_generation */
     struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
     /* ---- */
-    uint8_t *outcome; /* owned; the outcome of outcome_step, while QUIESCED */
     char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
     int64_t checkpoint_step, grant_step, step_ms_median;
     int64_t heard_ms;      /* when its agent last heard the process */
@@ -90,6 +81,7 @@ struct rank {
 enum node_list {
     LIST_QUIET,  /* all nodes; the node that was heard longest ago is first */
     LIST_BROKEN, /* nodes whose control connection is broken */
+    LIST_DENIED, /* nodes with link.denied */
     LIST_COUNT
 };
 struct node_hook {
@@ -350,6 +342,7 @@ struct run {
     struct index ids; /* nodes by id_hash */
     struct membership membership;
     struct plan plan; /* newest plan */
+    struct outcomes outcomes;
     struct formation formation;
     struct progress progress;
     struct budget budget;

@@ -89,7 +89,7 @@ bool dpt_rdzv_run_add(struct dpt_rdzv *core, const struct dpt_rdzv_record *recor
 
 void dpt_rdzv_rank_fini(struct rank *rank)
 {
-    free(rank->outcome);
+    dpt_outcomes_drop(&rank->outcome);
     free(rank->work.stacks.text);
 }
 

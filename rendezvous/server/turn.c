@@ -28,14 +28,14 @@ enum dpt_status dpt_turn_add(struct dpt_turn *turn, const struct dpt_rdzv_output
 {
     for (size_t i = 0; turn->journal != NULL && i < out->n_records; i++) {
         DPT_TRY(turn->journal->add(turn->journal->ctx, &out->records[i], err));
-        turn->has_records = true;
+        turn->n_records++;
     }
     return DPT_OK;
 }
 
 bool dpt_turn_hold(struct dpt_turn *turn, uint64_t conn, zmq_msg_t *frame)
 {
-    if (!turn->has_records)
+    if (turn->n_records == 0)
         return false;
     if (!turn->failing && turn->n_held == turn->held_max && turn->held_max < DPT_TURN_HELD_MAX) {
         const size_t max = turn->held_max == 0 ? 64 : 2 * turn->held_max;
@@ -60,7 +60,8 @@ bool dpt_turn_hold(struct dpt_turn *turn, uint64_t conn, zmq_msg_t *frame)
 
 bool dpt_turn_is_full(const struct dpt_turn *turn)
 {
-    return turn->n_held >= DPT_TURN_FULL || turn->held_bytes >= DPT_TURN_FULL_BYTES;
+    return turn->n_records >= DPT_TURN_FULL || turn->n_held >= DPT_TURN_FULL ||
+           turn->held_bytes >= DPT_TURN_FULL_BYTES;
 }
 
 /* The failure may pass. */
@@ -82,7 +83,7 @@ static void note_failure(struct dpt_turn *turn, int64_t now_ms, const struct dpt
 enum dpt_status dpt_turn_end(struct dpt_turn *turn, int64_t now_ms, struct dpt_err *err)
 {
     struct dpt_err why;
-    if (!turn->has_records || (turn->failing && now_ms < turn->retry_ms))
+    if (turn->n_records == 0 || (turn->failing && now_ms < turn->retry_ms))
         return DPT_OK;
     const int64_t began_ns = dpt_now_ns();
     const enum dpt_status status = turn->journal->commit(turn->journal->ctx, &why);
@@ -99,14 +100,14 @@ enum dpt_status dpt_turn_end(struct dpt_turn *turn, int64_t now_ms, struct dpt_e
                 turn->n_dropped);
     dpt_log(DPT_LOG_DEBUG, "committed in %lld us, %zu messages waited",
             (long long)(dpt_now_ns() - began_ns) / 1000, turn->n_held);
-    turn->has_records = turn->failing = false;
-    turn->n_dropped = 0;
+    turn->failing = false;
+    turn->n_records = turn->n_dropped = 0;
     return DPT_OK;
 }
 
 bool dpt_turn_release(struct dpt_turn *turn, uint64_t *ret_conn, zmq_msg_t *ret_frame)
 {
-    if (turn->has_records)
+    if (turn->n_records > 0)
         return false;
     if (turn->n_released == turn->n_held) {
         turn->n_held = turn->n_released = turn->held_bytes = 0;

@@ -15,7 +15,8 @@
 #include <zmq.h>
 
 enum {
-    DPT_TURN_FULL = 8192, /* messages that wait for a commit: with so many the turn ends early */
+    DPT_TURN_FULL = 8192, /* records, or messages that wait for their commit: with so many the turn
+                             ends early */
     DPT_TURN_FULL_BYTES =
         64 * 1024 * 1024, /* bytes of these messages: with so many the turn ends early */
     DPT_TURN_HELD_MAX = DPT_TURN_FULL + DPT_NODES_MAX, /* a step may answer all nodes of a run */
@@ -31,7 +32,7 @@ struct dpt_held {
 /* Initially zeroed but for `journal`. */
 struct dpt_turn {
     const struct dpt_journal *journal; /* NULL: none; borrowed */
-    bool has_records;                  /* this turn has records that are not durable */
+    size_t n_records;                  /* of this turn, not durable yet */
     bool failing;                      /* the last commit failed */
     int64_t retry_ms, reported_ms;
     uint64_t n_dropped; /* messages since it fails */

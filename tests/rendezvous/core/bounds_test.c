@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "rendezvous/core/run_state.h"
 #include "tests/rendezvous/core/fake_operator.h"
 
 #include <stdio.h>
@@ -135,6 +136,24 @@ static void failed_checks_fill_no_journal(void **state)
     assert_int_equal(unhealthy_records(40, 1), 0);
 }
 
+/* The ranks of one message report different steps: one checkpoint and one grant are recorded. */
+static void one_message_is_one_record_of_a_kind(void **state)
+{
+    (void)state;
+    a.state.n_ranks = 2;
+    trio_start();
+    for (int i = 0; i < 2; i++) {
+        a.ranks[i].checkpoint_step = 10 + i;
+        a.ranks[i].grant_step = 20 + i;
+    }
+    fake_say(&a, &stage);
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_SAVED], 1);
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_GRANT], 1);
+    assert_int_equal(a.grant_step, 21);
+    const struct run *run = dpt_rdzv_find_run(stage.core, a.stamp.run);
+    assert_int_equal(run->progress.saved_step, 11);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -145,6 +164,7 @@ int main(void)
         TEST(unanswered_questions_are_one_line),
         TEST(refusals_fill_no_log),
         TEST(failed_checks_fill_no_journal),
+        TEST(one_message_is_one_record_of_a_kind),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -201,6 +201,20 @@ static void large_turn_ends_early(void **state)
     assert_false(dpt_turn_is_full(&turn));
 }
 
+/* Records of one turn are bounded, too: the journal takes only so many. */
+static void turn_of_many_records_ends_early(void **state)
+{
+    (void)state;
+    for (int i = 0; i < DPT_TURN_FULL; i += 2) {
+        assert_false(dpt_turn_is_full(&turn));
+        decide(2);
+    }
+    assert_true(dpt_turn_is_full(&turn));
+    end_turn(0);
+    assert_int_equal(disk.commits, 1);
+    assert_false(dpt_turn_is_full(&turn));
+}
+
 static void step_that_answers_all_nodes_loses_no_message(void **state)
 {
     (void)state;
@@ -223,6 +237,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(long_failure_is_reported_seldom, setup, teardown),
         cmocka_unit_test_setup_teardown(damaged_journal_ends_the_server, setup, teardown),
         cmocka_unit_test_setup_teardown(large_turn_ends_early, setup, teardown),
+        cmocka_unit_test_setup_teardown(turn_of_many_records_ends_early, setup, teardown),
         cmocka_unit_test_setup_teardown(step_that_answers_all_nodes_loses_no_message, setup,
                                         teardown),
     };
