@@ -243,8 +243,8 @@ static struct node *next_silent(struct node *node)
     return node != NULL && dpt_rdzv_lease_left_ms(node) < 0 ? node : NULL;
 }
 
-/* Only a node whose lease is over, whose connection is broken, or that may not have quiesced in
- * time can be lost. The judgement of one removes no other. */
+/* Only a node whose lease is over, whose connection is broken, whose key was denied, or that may not
+ * have quiesced in time can be lost. The judgement of one removes no other. */
 static struct judged list_judged(struct run *run)
 {
     const struct membership *membership = &run->membership;
@@ -253,10 +253,13 @@ static struct judged list_judged(struct run *run)
                          run->core->now_ms - run->phase_ms > run->timing.quiesce_ms;
     struct node *const silent = next_silent(membership->lists[LIST_QUIET].first);
     struct node *const broken = membership->lists[LIST_BROKEN].first;
+    struct node *const denied = membership->lists[LIST_DENIED].first;
     size_t n = 0, max = overdue ? run->n_nodes : 0;
     for (const struct node *at = silent; at != NULL; at = next_silent(at->hooks[LIST_QUIET].after))
         max++;
     for (const struct node *at = broken; at != NULL; at = at->hooks[LIST_BROKEN].after)
+        max++;
+    for (const struct node *at = denied; at != NULL; at = at->hooks[LIST_DENIED].after)
         max++;
     struct judged ret = {0};
     if (max > 0)
@@ -269,6 +272,8 @@ static struct judged list_judged(struct run *run)
     for (struct node *at = silent; at != NULL; at = next_silent(at->hooks[LIST_QUIET].after))
         ret.nodes[n++] = at;
     for (struct node *at = broken; at != NULL; at = at->hooks[LIST_BROKEN].after)
+        ret.nodes[n++] = at;
+    for (struct node *at = denied; at != NULL; at = at->hooks[LIST_DENIED].after)
         ret.nodes[n++] = at;
     qsort(ret.nodes, n, sizeof ret.nodes[0], compare_joined);
     for (size_t i = 0; i < n; i++)

@@ -3,6 +3,7 @@
  * refused here: nor is a node of a time without keys, or of one with keys on a server without. */
 #include "rendezvous/core/join.h"
 #include "rendezvous/core/kept.h"
+#include "rendezvous/core/tally.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -122,6 +123,7 @@ void dpt_rdzv_note_denied(struct dpt_rdzv *core, uint64_t conn)
     if (node == NULL || node->link.denied)
         return;
     node->link.denied = true;
+    dpt_rdzv_list_last(node, LIST_DENIED);
     if (!dpt_rdzv_has_ended(node->run))
         dpt_rdzv_log(node->run, DPT_LOG_WARN,
                      "node %s: its key was denied; lost when its lease ends, unless its machine is "

@@ -59,6 +59,7 @@ void dpt_rdzv_heard_node(struct run *run, struct node *node)
     link->reported_broken = link->denied = false;
     link->broken_ms = -1;
     dpt_rdzv_list_remove(node, LIST_BROKEN);
+    dpt_rdzv_list_remove(node, LIST_DENIED);
     /* A silence longer than most_ms counts as most_ms, because during the rest the node may have
      * quiesced or may have been out of reach. */
     const int64_t beat_ms = dpt_rdzv_beat_ms(run);
@@ -262,13 +263,23 @@ bool dpt_rdzv_is_any_unready(const struct run *run)
     return n > 0;
 }
 
+static void note_lease_end(const struct node *node, int64_t *due_ms)
+{
+    const int64_t end_ms = node->run->core->now_ms + dpt_rdzv_lease_left_ms(node) + 1;
+    if (end_ms < *due_ms)
+        *due_ms = end_ms;
+}
+
 int64_t dpt_rdzv_silence_due_ms(const struct run *run, int64_t latest_ms)
 {
     const struct membership *membership = &run->membership;
     const struct node *quiet = membership->lists[LIST_QUIET].first;
     int64_t due_ms = latest_ms;
-    if (quiet != NULL && run->core->now_ms + dpt_rdzv_lease_left_ms(quiet) + 1 < due_ms)
-        due_ms = run->core->now_ms + dpt_rdzv_lease_left_ms(quiet) + 1;
+    if (quiet != NULL)
+        note_lease_end(quiet, &due_ms);
+    for (const struct node *node = membership->lists[LIST_DENIED].first; node != NULL;
+         node = node->hooks[LIST_DENIED].after)
+        note_lease_end(node, &due_ms);
     for (const struct node *node = membership->lists[LIST_BROKEN].first; node != NULL;
          node = node->hooks[LIST_BROKEN].after) {
         const int64_t grace_ms = grace_end_ms(node);

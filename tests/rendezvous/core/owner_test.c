@@ -162,6 +162,22 @@ static void test_denied_lone_node_is_lost(void **state)
     assert_string_equal(stage->view.text, "node b lost: its key was denied");
 }
 
+/* So it is beside a node that died before, which is not judged: no other node is heard. */
+static void test_denied_node_beside_a_dead_one(void **state)
+{
+    struct stage *stage = *state;
+    fake_with_key(&a, stage, "a", 1);
+    fake_with_key(&b, stage, "b", 2);
+    fakes_start(stage, (struct fake *const[]){&a, &b}, 2);
+    stage_pass_speaking(stage, (struct fake *const[]){&b}, 1, 1000);
+    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_DENIED, .conn = b.conn});
+    stage_pass(stage, 4400);
+    assert_int_equal(stage->view.nodes, 2);
+    stage_pass(stage, 600);
+    assert_int_equal(stage->view.nodes, 1);
+    assert_string_equal(stage->view.text, "node b lost: its key was denied");
+}
+
 /* So it is if its worker ends before the lease. */
 static void test_denied_node_that_ends(void **state)
 {
@@ -307,6 +323,7 @@ int main(void)
         CASE(test_owners_survive_a_restart),
         CASE(test_denied_node_is_lost_for_its_key),
         CASE(test_denied_lone_node_is_lost),
+        CASE(test_denied_node_beside_a_dead_one),
         CASE(test_denied_node_that_ends),
         CASE(test_node_is_let_in_again),
         CASE(test_nodes_of_a_time_without_keys_keep_their_ids),
