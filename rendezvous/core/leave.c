@@ -44,13 +44,20 @@ bool dpt_rdzv_final_save_is_due(struct run *run)
     return step > 0 && step != run->progress.final_save_step;
 }
 
-/* Tried for as long as a leaving node stays at most. */
+/* True: a node leaves that still has time to hand its state over. */
+static bool has_time_to_hand_over(const struct run *run)
+{
+    bool has = false;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        has = has || (run->nodes[i]->leaving && run->core->now_ms - run->nodes[i]->leaving_ms <
+                                                    run->timing.drain_ms * 3 / 4);
+    return has;
+}
+
 bool dpt_rdzv_handover_is_due(struct run *run)
 {
-    const struct membership *membership = &run->membership;
-    const int64_t leaving_ms = run->core->now_ms - membership->leaving_since_ms;
-    if (!dpt_rdzv_is_held(run) || membership->n_leaving == 0 || run->generation == 0 ||
-        leaving_ms >= run->timing.drain_ms * 3 / 4 || dpt_rdzv_final_save_is_due(run) ||
+    if (!dpt_rdzv_is_held(run) || run->membership.n_leaving == 0 || run->generation == 0 ||
+        !has_time_to_hand_over(run) || dpt_rdzv_final_save_is_due(run) ||
         dpt_rdzv_count_ready(run) < dpt_rdzv_min_nodes(run))
         return false;
     return dpt_rdzv_step_unsaved(run) > dpt_rdzv_step_held(run, GROUP_STAYING | GROUP_EXCLUDED);

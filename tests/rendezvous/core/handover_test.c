@@ -61,6 +61,23 @@ static void plan_handover(void)
     assert_string_equal(a.plan->cause, "a node leaves and hands its state over");
 }
 
+/* They obey until each has a plan. */
+static void fakes_until_planned(struct fake *const *fakes, size_t n)
+{
+    size_t planned = 0;
+    for (int round = 0; round < 10 && planned < n; round++) {
+        planned = 0;
+        for (size_t i = 0; i < n; i++) {
+            if (fakes[i]->phase != DPT__SERVER_PHASE__SERVER_PLAN)
+                fake_obey(fakes[i]);
+            fake_say(fakes[i], &stage);
+            planned += fakes[i]->phase == DPT__SERVER_PHASE__SERVER_PLAN;
+        }
+        stage_pass(&stage, 20);
+    }
+    assert_int_equal(planned, n);
+}
+
 /* a has filled the other half. */
 static void take_over(void)
 {
@@ -166,6 +183,29 @@ static void handover_takes_no_longer_than_a_drain(void **state)
     assert_true(stage.view.generation < 20);
 }
 
+/* a begins to leave while b still does, and has its own time: a handover that fails late is planned
+ * again, for both parts. */
+static void each_leaving_node_has_its_own_time(void **state)
+{
+    (void)state;
+    struct fake *const all[] = {&a, &b, &c};
+    const struct dpt_timing timing = dpt_timing_from(5000, 0);
+    pause_halves(1);
+    fakes_settle(&stage, all, 3);
+    drain_b();
+    fakes_until_planned(all, 3);
+    stage_pass_speaking(&stage, all, 3, timing.drain_ms / 2);
+    a.state.leaving = true;
+    stage_pass_speaking(&stage, all, 3, timing.drain_ms / 4);
+    fake_loses(&a, &b);
+    fake_say(&a, &stage);
+    IS(a, PREPARE);
+    fakes_until_planned(all, 3);
+    assert_int_equal(c.plan->handover_ranks, 2);
+    assert_int_equal(c.plan->resume_step, 9);
+    assert_true(fake_place(&c)->takes_state);
+}
+
 /* It has joined in the pause, and has no state yet. */
 static void newcomer_takes_the_state_of_the_only_holder(void **state)
 {
@@ -201,6 +241,7 @@ int main(void)
         TEST(node_below_the_minimum_is_the_last_holder),
         TEST(handover_to_a_node_that_dies),
         TEST(handover_takes_no_longer_than_a_drain),
+        TEST(each_leaving_node_has_its_own_time),
         TEST(newcomer_takes_the_state_of_the_only_holder),
 #undef TEST
     };
