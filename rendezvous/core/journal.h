@@ -12,7 +12,8 @@ struct dpt_journal {
     /* Gives the records of earlier servers to `core`, which has made no step yet. DPT_ECORRUPT: the
      * journal is damaged. */
     enum dpt_status (*restore)(void *ctx, struct dpt_rdzv *core, struct dpt_err *err);
-    /* Takes a copy of the record for the next commit. DPT_EOVERFLOW: too many records wait. */
+    /* Takes a copy of the record for the next commit. DPT_ENOSPC: too many records wait, because
+     * commits have failed for too long. */
     enum dpt_status (*add)(void *ctx, const struct dpt_rdzv_record *record, struct dpt_err *err);
     /* Makes all records since the last commit durable, all or none of them. DPT_ENOSPC, DPT_EIO:
      * none is durable yet, all are kept, and the commit may be tried again. Any other failure ends

@@ -10,6 +10,7 @@
 #include "rendezvous/server/announce.h"
 #include "rendezvous/server/bind.h"
 #include "rendezvous/server/descriptors.h"
+#include "rendezvous/server/exit_code.h"
 #include "rendezvous/server/gate.h"
 #include "rendezvous/server/history_main.h"
 #include "rendezvous/server/server.h"
@@ -25,8 +26,6 @@
 #include <sys/signalfd.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { EXIT_OK = 0, EXIT_CONFIG = 2, EXIT_BROKEN = 4 };
 
 enum { HEAP_GROWS_BY = 4 << 20, HEAP_KEEPS = 512 << 20 };
 
@@ -483,12 +482,7 @@ int main(int argc, char **argv)
     const bool history = argc > 1 && strcmp(argv[1], "history") == 0;
     enum dpt_status status =
         history ? dpt_rdzv_print_history(argc - 1, argv + 1, &err) : run_server(argc, argv, &err);
-    if (status == DPT_OK)
-        return EXIT_OK;
-    (void)fprintf(stderr, "dpt-rdzv: %s\n", err.text);
-    return status == DPT_ECONFIG || status == DPT_EEXIST || status == DPT_EUNSUPPORTED ||
-                   status == DPT_ECORRUPT || status == DPT_EVERSION || status == DPT_ENOENT ||
-                   status == DPT_EOVERFLOW || status == DPT_EREFUSED
-               ? EXIT_CONFIG
-               : EXIT_BROKEN;
+    if (status != DPT_OK)
+        (void)fprintf(stderr, "dpt-rdzv: %s\n", err.text);
+    return dpt_rdzv_exit_code(status);
 }

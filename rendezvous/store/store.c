@@ -197,9 +197,9 @@ static enum dpt_status store_add_record(void *ctx, const struct dpt_rdzv_record 
 {
     struct dpt_store *store = ctx;
     if (store->n_pending == DPT_STORE_PENDING_MAX)
-        return dpt_fail(err, DPT_EOVERFLOW,
+        return dpt_fail(err, DPT_ENOSPC,
                         "%d decisions wait to be written to the journal '%s', which is the most: "
-                        "free space on its disk, then start the server again",
+                        "free space on its disk, or repair it, then start the server again",
                         DPT_STORE_PENDING_MAX, store->path);
     if (store->n_pending == store->pending_max) {
         const size_t max = store->pending_max == 0 ? 64 : 2 * store->pending_max;

@@ -1,6 +1,8 @@
 /* A server over real sockets with a journal on disk: what it answers after a restart, and that no
  * answer comes before its commit. */
 #include "base/fs.h"
+#include "rendezvous/server/exit_code.h"
+#include "rendezvous/server/turn.h"
 #include "rendezvous/store/store.h"
 #include "tests/rendezvous/server/transport.h"
 #include "tests/tmp.h"
@@ -130,11 +132,49 @@ static void no_answer_before_the_commit(void **state)
     transport_stop_server(&server);
 }
 
+/* Code 2 would say that the options or the journal are wrong. */
+static void journal_full_for_too_long_ends_with_code_4(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    struct dpt_store *store = NULL;
+    assert_int_equal(dpt_store_open(dir, &store, &err), DPT_OK);
+    const struct dpt_journal journal = dpt_store_journal(store);
+    struct dpt_turn turn = {.journal = &journal};
+    struct dpt_rdzv_record record = {.kind = DPT_RDZV_RECORD_START, .step = -1, .number = 9};
+    const struct dpt_rdzv_output out = {.records = &record, .n_records = 1};
+    for (int i = 0; i < DPT_STORE_PENDING_MAX; i++)
+        assert_int_equal(dpt_turn_add(&turn, &out, &err), DPT_OK);
+    const enum dpt_status status = dpt_turn_add(&turn, &out, &err);
+    assert_non_null(strstr(err.text, "decisions wait to be written"));
+    assert_int_equal(status, DPT_ENOSPC);
+    assert_int_equal(dpt_rdzv_exit_code(status), 4);
+    dpt_turn_fini(&turn);
+    dpt_store_close(&store);
+}
+
+static void exit_codes_tell_a_wrong_option_from_a_failure(void **state)
+{
+    (void)state;
+    static const enum dpt_status wrong[] = {DPT_ECONFIG,   DPT_EEXIST,      DPT_ENOENT,
+                                            DPT_ECORRUPT,  DPT_EVERSION,    DPT_EREFUSED,
+                                            DPT_EOVERFLOW, DPT_EUNSUPPORTED};
+    static const enum dpt_status broken[] = {DPT_EIO, DPT_ENOSPC, DPT_ENOMEM};
+    assert_int_equal(dpt_rdzv_exit_code(DPT_OK), 0);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_int_equal(dpt_rdzv_exit_code(wrong[i]), 2);
+    for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++)
+        assert_int_equal(dpt_rdzv_exit_code(broken[i]), 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(run_is_known_after_a_restart, setup, teardown),
         cmocka_unit_test(no_answer_before_the_commit),
+        cmocka_unit_test_setup_teardown(journal_full_for_too_long_ends_with_code_4, setup,
+                                        teardown),
+        cmocka_unit_test(exit_codes_tell_a_wrong_option_from_a_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -276,7 +276,7 @@ static void too_many_pending_records_are_refused(void **state)
     const struct dpt_rdzv_record record = {.kind = DPT_RDZV_RECORD_START, .step = -1, .number = 9};
     for (int i = 0; i < DPT_STORE_PENDING_MAX; i++)
         assert_int_equal(journal.add(journal.ctx, &record, &err), DPT_OK);
-    assert_int_equal(journal.add(journal.ctx, &record, &err), DPT_EOVERFLOW);
+    assert_int_equal(journal.add(journal.ctx, &record, &err), DPT_ENOSPC);
     assert_non_null(strstr(err.text, disk_path));
     dpt_store_close(&store);
 }
