@@ -54,34 +54,48 @@ void rows_fini(struct rows *rows)
 struct put {
     sqlite3_stmt *to;
     struct dpt_hash128 *sum;
-    int at; /* values so far */
+    int at;   /* values so far */
+    int code; /* SQLite's, of the first bind that failed */
 };
 
-/* A bind fails for want of memory only; the step of a statement that is not bound fails, too. */
+/* A bind fails for want of memory only. The step would not see it: a value that is not bound is
+ * NULL, which some columns may be, and the checksum would be that of another row. */
+static void note_bind(struct put *put, int code)
+{
+    if (put->code == SQLITE_OK)
+        put->code = code;
+}
+
 static void put_text(struct put *put, const char *text)
 {
     const char *value = text != NULL ? text : "";
-    (void)sqlite3_bind_text(put->to, ++put->at, value, -1, SQLITE_TRANSIENT);
+    note_bind(put, sqlite3_bind_text(put->to, ++put->at, value, -1, SQLITE_TRANSIENT));
     store_sum_text(put->sum, value);
-}
-
-static void put_number(struct put *put, int64_t number)
-{
-    (void)sqlite3_bind_int64(put->to, ++put->at, number);
-    store_sum_number(put->sum, number);
 }
 
 /* A number without a part in the checksum. */
 static void put_key(struct put *put, int64_t number)
 {
-    (void)sqlite3_bind_int64(put->to, ++put->at, number);
+    note_bind(put, sqlite3_bind_int64(put->to, ++put->at, number));
+}
+
+static void put_number(struct put *put, int64_t number)
+{
+    put_key(put, number);
+    store_sum_number(put->sum, number);
+}
+
+/* A blob without a part in the checksum. NULL: NULL. */
+static void put_bytes(struct put *put, const void *data, size_t bytes)
+{
+    put->at++;
+    if (data != NULL)
+        note_bind(put, sqlite3_bind_blob(put->to, put->at, data, (int)bytes, SQLITE_TRANSIENT));
 }
 
 static void put_blob(struct put *put, const void *data, size_t bytes)
 {
-    if (data != NULL)
-        (void)sqlite3_bind_blob(put->to, put->at + 1, data, (int)bytes, SQLITE_TRANSIENT);
-    put->at++;
+    put_bytes(put, data, bytes);
     store_sum_blob(put->sum, data, bytes);
 }
 
@@ -94,12 +108,12 @@ static void put_proof(struct put *put, const uint8_t *proof, size_t bytes)
     put_blob(put, is_none ? NULL : proof, is_none ? 0 : bytes);
 }
 
-/* Carries the bound statement out and resets it. */
-static int run_statement(sqlite3_stmt *statement)
+/* Carries the statement out if its values are bound, and resets it. */
+static int run_statement(const struct put *put)
 {
-    const int code = sqlite3_step(statement);
-    (void)sqlite3_reset(statement);
-    (void)sqlite3_clear_bindings(statement);
+    const int code = put->code != SQLITE_OK ? put->code : sqlite3_step(put->to);
+    (void)sqlite3_reset(put->to);
+    (void)sqlite3_clear_bindings(put->to);
     return code == SQLITE_DONE ? SQLITE_OK : code;
 }
 
@@ -120,7 +134,7 @@ static int insert_run(const struct rows *rows, const struct dpt_rdzv_record *rec
     put_text(&put, record->data_digest);
     put_text(&put, record->folder);
     free(spec);
-    return run_statement(put.to);
+    return run_statement(&put);
 }
 
 static int insert_members(const struct rows *rows, const struct addition *addition,
@@ -137,7 +151,7 @@ static int insert_members(const struct rows *rows, const struct addition *additi
         put_number(&put, record->members[i].first_rank);
         put_number(&put, record->members[i].n_ranks);
         put_text(&put, record->members[i].rack);
-        code = run_statement(put.to);
+        code = run_statement(&put);
     }
     return code;
 }
@@ -155,7 +169,7 @@ static int insert_health(const struct rows *rows, const struct addition *additio
     put_number(&put, health->cores);
     put_number(&put, health->mflops);
     put_number(&put, health->round_trip_us);
-    return run_statement(put.to);
+    return run_statement(&put);
 }
 
 /* *sum: of all before; it becomes that of the record. `members` NULL: there are none. */
@@ -186,8 +200,8 @@ static int insert_record(const struct rows *rows, const struct addition *additio
     put_blob(&put, members, members != NULL ? STORE_SUM_BYTES : 0);
     uint8_t packed[STORE_SUM_BYTES];
     store_sum_pack(*sum, packed);
-    (void)sqlite3_bind_blob(put.to, put.at + 1, packed, sizeof packed, SQLITE_TRANSIENT);
-    return run_statement(put.to);
+    put_bytes(&put, packed, sizeof packed);
+    return run_statement(&put);
 }
 
 static int insert_parts(const struct rows *rows, sqlite3 *database, struct addition *addition,
@@ -214,10 +228,11 @@ static int insert_parts(const struct rows *rows, sqlite3 *database, struct addit
 /* Runs a statement with one or two numbers. */
 static int run_with(sqlite3_stmt *statement, int64_t first, int64_t second)
 {
-    (void)sqlite3_bind_int64(statement, 1, first);
+    struct put put = {.to = statement};
+    put_key(&put, first);
     if (sqlite3_bind_parameter_count(statement) > 1)
-        (void)sqlite3_bind_int64(statement, 2, second);
-    return run_statement(statement);
+        put_key(&put, second);
+    return run_statement(&put);
 }
 
 int rows_add(const struct rows *rows, sqlite3 *database, struct addition *addition,

@@ -235,6 +235,15 @@ static int insert_pending(struct dpt_store *store)
     return code;
 }
 
+static enum dpt_status write_pending(struct dpt_store *store, struct dpt_err *err)
+{
+    const int code = insert_pending(store);
+    if (code == SQLITE_NOMEM) /* SQLite forgets a bind that failed, and knows no malloc of ours */
+        return dpt_fail_nomem(err, "write the journal '%s'", store->path);
+    return code == SQLITE_OK ? DPT_OK
+                             : store_fail(store->database, store->path, "write the journal", err);
+}
+
 /* What a failed commit must not change. */
 struct before {
     struct named_run *runs; /* (n_runs) owned */
@@ -279,8 +288,8 @@ static enum dpt_status store_commit_records(void *ctx, struct dpt_err *err)
         DPT_TRY(store_newest_open(store->path, &store->newest_fd, err));
     DPT_TRY(take_before(store, &before, err));
     enum dpt_status status = store_run(store->database, store->path, "BEGIN IMMEDIATE", err);
-    if (status == DPT_OK && insert_pending(store) != SQLITE_OK)
-        status = store_fail(store->database, store->path, "write the journal", err);
+    if (status == DPT_OK)
+        status = write_pending(store, err);
     if (status == DPT_OK)
         status = store_run(store->database, store->path, "COMMIT", err);
     if (status == DPT_OK) {

@@ -87,6 +87,21 @@ void disk_live(void)
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
 }
 
+void disk_read_back(void)
+{
+    struct dpt_err err;
+    struct dpt_store *store = disk_open();
+    struct dpt_rdzv *core = disk_new_core();
+    const struct dpt_journal journal = dpt_store_journal(store);
+    if (journal.restore(journal.ctx, core, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    const char *differs = kept_difference(core, stage.replica);
+    if (differs != NULL)
+        fail_msg("%s", differs);
+    dpt_rdzv_destroy(&core);
+    dpt_store_close(&store);
+}
+
 void disk_run_sql(const char *sql)
 {
     sqlite3 *database = NULL;

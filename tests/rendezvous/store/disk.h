@@ -18,6 +18,8 @@ struct dpt_store *disk_open(void);
 /* Opens the store, commits all records together, and closes the store. */
 void disk_write(const struct kept_records *records);
 struct dpt_rdzv *disk_new_core(void);
+/* The journal must give the durable state back that the servers of the stage had. */
+void disk_read_back(void);
 /* A run with a loss, a grant, a checkpoint and a restart of the server. */
 void disk_live(void);
 /* Runs SQL on the file, as an operator may. */

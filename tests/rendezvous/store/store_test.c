@@ -35,29 +35,13 @@ static void refuse(enum dpt_status status, const char *const *words)
             fail_msg("wanted '%s' in: %s", *words, err.text);
 }
 
-/* The journal gives the durable state back that the servers of the stage had. */
-static void read_back(void)
-{
-    struct dpt_err err;
-    struct dpt_store *store = disk_open();
-    struct dpt_rdzv *core = disk_new_core();
-    const struct dpt_journal journal = dpt_store_journal(store);
-    if (journal.restore(journal.ctx, core, &err) != DPT_OK)
-        fail_msg("%s", err.text);
-    const char *differs = kept_difference(core, stage.replica);
-    if (differs != NULL)
-        fail_msg("%s", differs);
-    dpt_rdzv_destroy(&core);
-    dpt_store_close(&store);
-}
-
 static void state_survives(void **state)
 {
     (void)state;
     disk_live();
     disk_write(stage.journal);
-    read_back();
-    read_back(); /* reading changes nothing */
+    disk_read_back();
+    disk_read_back(); /* reading changes nothing */
 }
 
 /* Of a forgotten run only the end counts; its name is used again. */
@@ -76,7 +60,7 @@ static void forgotten_run_leaves_its_numbers(void **state)
     fake_say(&c, &stage);
     assert_int_equal(dpt_rdzv_runs(stage.core), 1);
     disk_write(stage.journal);
-    read_back();
+    disk_read_back();
 }
 
 static void uncommitted_records_are_lost(void **state)
@@ -90,7 +74,7 @@ static void uncommitted_records_are_lost(void **state)
     const struct dpt_rdzv_record record = {.kind = DPT_RDZV_RECORD_START, .step = -1, .number = 9};
     assert_int_equal(journal.add(journal.ctx, &record, &err), DPT_OK);
     dpt_store_close(&store);
-    read_back();
+    disk_read_back();
 }
 
 static void folder_in_use_is_refused(void **state)
@@ -160,7 +144,7 @@ static void empty_file_is_a_new_journal(void **state)
     assert_int_equal(dpt_fs_write_file_atomic(disk_path, "", 0, &err), DPT_OK);
     disk_live();
     disk_write(stage.journal);
-    read_back();
+    disk_read_back();
     assert_int_equal(dpt_fs_remove_tree(disk_dir, &err), DPT_OK);
     struct dpt_store *store = disk_open();
     dpt_store_close(&store);
@@ -264,7 +248,7 @@ static void full_disk_is_waited_for(void **state)
     }
     assert_int_equal(journal.commit(journal.ctx, &err), DPT_OK);
     dpt_store_close(&store);
-    read_back();
+    disk_read_back();
 }
 
 static void too_many_pending_records_are_refused(void **state)
