@@ -2,11 +2,11 @@
 #include "rendezvous/server/history_main.h"
 
 #include "base/option.h"
+#include "base/stdout.h"
 #include "rendezvous/server/server.h"
 #include "rendezvous/store/history.h"
 #include "rendezvous/store/store.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,7 +56,5 @@ enum dpt_status dpt_rdzv_print_history(int argc, char *const *argv, struct dpt_e
         }
         DPT_TRY(dpt_store_history(&history, stdout, err));
     }
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return dpt_fail_errno(err, errno, "write to standard output");
-    return DPT_OK;
+    return dpt_stdout_flush(err);
 }

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/option.h"
 #include "base/signals.h"
+#include "base/stdout.h"
 #include "base/utc.h"
 #include "rendezvous/proto/message.h"
 #include "rendezvous/server/announce.h"
@@ -243,9 +244,7 @@ static enum dpt_status print_new_token(const struct arguments *arguments, struct
             "revokes it",
             folder.path, hex, hex);
     (void)printf("%s\n", token.text);
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return dpt_fail_errno(err, errno, "write to standard output");
-    return DPT_OK;
+    return dpt_stdout_flush(err);
 }
 
 static enum dpt_status revoke_token(const struct arguments *arguments, struct dpt_err *err)
@@ -259,7 +258,7 @@ static enum dpt_status revoke_token(const struct arguments *arguments, struct dp
     (void)printf("the token %.8s admits no machine any more; machines that it has admitted stay: "
                  "cut them off with dpt-rdzv --deny\n",
                  hex);
-    return DPT_OK;
+    return dpt_stdout_flush(err);
 }
 
 static enum dpt_status announce_new_key(const struct arguments *arguments, struct dpt_err *err)
@@ -276,7 +275,7 @@ static enum dpt_status announce_new_key(const struct arguments *arguments, struc
     (void)printf("a running server tells its machines the new key and has it in %lld s; tokens of "
                  "the earlier key then admit no new machine\n",
                  (long long)(after_s > DPT_GATE_NOTICE_S ? after_s : DPT_GATE_NOTICE_S));
-    return DPT_OK;
+    return dpt_stdout_flush(err);
 }
 
 static enum dpt_status deny_machine(const struct arguments *arguments, struct dpt_err *err)
@@ -291,7 +290,7 @@ static enum dpt_status deny_machine(const struct arguments *arguments, struct dp
                  "token that it has may still admit it with a new key: revoke the token (dpt-rdzv "
                  "--revoke). The line 'used TOKEN %.8s…' of '%s/tokens' has its digits\n",
                  machine.name, hex, hex, folder.path);
-    return DPT_OK;
+    return dpt_stdout_flush(err);
 }
 
 /* ---- the server ---- */
@@ -381,7 +380,7 @@ static enum dpt_status warn_if_open(const struct arguments *arguments, struct dp
     if (!arguments->server.open)
         return DPT_OK;
     dpt_announce_no_keys(stdout);
-    return fflush(stdout) == 0 ? DPT_OK : dpt_fail_errno(err, errno, "write to standard output");
+    return dpt_stdout_flush(err);
 }
 
 static enum dpt_status print_announcement(const struct dpt_server *server,
@@ -407,8 +406,7 @@ static enum dpt_status print_announcement(const struct dpt_server *server,
     }
     dpt_announce_look(&facts);
     dpt_announce_print(&facts, stdout);
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return dpt_fail_errno(err, errno, "write to standard output");
+    DPT_TRY(dpt_stdout_flush(err));
     if (arguments->port_file == NULL)
         return DPT_OK;
     char text[16];
@@ -438,7 +436,7 @@ static enum dpt_status run_server(int argc, char **argv, struct dpt_err *err)
     DPT_TRY(parse_arguments(argc, argv, &arguments, err));
     if (arguments.help || arguments.version) {
         (void)fputs(arguments.help ? help_text : "dpt-rdzv " DPT_VERSION "\n", stdout);
-        return DPT_OK;
+        return dpt_stdout_flush(err);
     }
     if (arguments.new_token)
         return print_new_token(&arguments, err);
