@@ -8,7 +8,7 @@ import pytest
 
 from accept.command_lines import END_S, check_lines, run_draw
 from accept.draws import Draw, Drawer, Programs
-from cluster import bin_dir, make_text
+from cluster import bin_dir, make_text, program
 
 DRAWS = 50
 
@@ -39,6 +39,41 @@ TWO_LINES = [
 def test_value_of_two_lines_ends_with_one(tmp_path, line):
     wrong, _, _ = run_draw(Draw(line[0], list(line[1:]), {1, 2}), bin_dir().resolve(), tmp_path / "draw")
     assert not wrong
+
+
+# Each prints its result to the standard output, and ends with this code if that is full.
+PRINTING = [
+    ("dpt-rdzv", "--help", 4), ("dpt-rdzv", "--version", 4), ("dpt-rdzv", "--new-token --key-dir KEYS", 4),
+    ("dpt-rdzv", "--revoke TOKEN --key-dir KEYS", 4), ("dpt-rdzv", "--new-key --key-dir KEYS", 4),
+    ("dpt-rdzv", "--deny MACHINE --key-dir KEYS", 4), ("dpt-rdzv", "history --help", 4), ("dpt-ctl", "--help", 4),
+    ("dpt-doctor", "--help", 1), ("dpt-plan", "--help", 1), ("dpt-data", "--help", 1), ("dpt-ckpt", "--help", 1),
+    ("dpt-plot", "--help", 2), ("dpt-trace", "--help", 1), ("dpt-bench", "--list", 1), ("dpt-bench", "gemm --help", 1),
+]
+
+
+@pytest.fixture
+def key_words(tmp_path):
+    """What the words in capitals of PRINTING stand for: a key folder with a token and a machine."""
+    keys = tmp_path / "keys"
+    token = subprocess.run([program("dpt-rdzv"), "--new-token", "--key-dir", keys], check=True, capture_output=True,
+                           text=True, timeout=60).stdout.strip()
+    machine = "ab" * 32
+    (keys / "machines").write_text(f"define {machine} host\n")
+    (keys / "machines").chmod(0o600)
+    return {"KEYS": keys, "TOKEN": token, "MACHINE": machine[:8]}
+
+
+@pytest.mark.parametrize("buffered", [True, False], ids=["last_write_fails", "each_write_fails"])
+@pytest.mark.parametrize("name, words, code", PRINTING, ids=lambda value: str(value))
+def test_output_to_a_full_disk(key_words, name, words, code, buffered):
+    """Without a buffer, the writes fail before the end of the program."""
+    argv = [program(name).resolve(), *(str(key_words.get(word, word)) for word in words.split())]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(argv if buffered else ["stdbuf", "-o0", *argv], stdout=full, stderr=subprocess.PIPE,
+                              env={**os.environ, "ASAN_OPTIONS": "verify_asan_link_order=0"}, text=True, timeout=60)
+    errors = [line for line in done.stderr.splitlines() if line.startswith(f"{name}: ")]
+    assert done.returncode == code and len(errors) == 1, (argv, done)
+    assert errors[0].startswith(f"{name}: write to the standard output: "), errors
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
 /* dpt-bench: every figure the project claims. */
+#include "base/stdout.h"
 #include "worker/bench/bench.h"
 
 #include <stdio.h>
@@ -34,7 +35,7 @@ static void print_usage(FILE *out)
                 out);
 }
 
-int main(int argc, char **argv)
+static int run_bench_command(int argc, char **argv)
 {
     for (int i = 0; argc > 1 && i < BENCHES; i++)
         if (strcmp(argv[1], benches[i]->name) == 0)
@@ -53,4 +54,15 @@ int main(int argc, char **argv)
         return 2;
     }
     return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct dpt_err err;
+    const int code = run_bench_command(argc, argv);
+    if (dpt_stdout_flush(&err) != DPT_OK) {
+        (void)fprintf(stderr, "dpt-bench: %s\n", err.text);
+        return code == 0 ? 1 : code;
+    }
+    return code;
 }

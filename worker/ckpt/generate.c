@@ -6,6 +6,7 @@
 #include "base/cores.h"
 #include "base/option.h"
 #include "base/parse.h"
+#include "base/stdout.h"
 #include "kernels/device.h"
 #include "worker/ckpt/weights.h"
 #include "worker/data/prepare/record.h"
@@ -324,9 +325,8 @@ static enum dpt_status open_parts(struct parts *p, struct dpt_err *err)
 
 static enum dpt_status print_text(const uint8_t *text, size_t bytes, struct dpt_err *err)
 {
-    if (fwrite(text, 1, bytes, stdout) != bytes || fflush(stdout) != 0)
-        return dpt_fail_errno(err, errno, "write to the standard output");
-    return DPT_OK;
+    (void)fwrite(text, 1, bytes, stdout);
+    return dpt_stdout_flush(err);
 }
 
 /* Prints any number of bytes in pieces of the stream's size. */

@@ -5,6 +5,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/number.h"
+#include "base/stdout.h"
 #include "checkpoint/complete_checkpoint.h"
 #include "worker/ckpt/diff.h"
 #include "worker/ckpt/generate.h"
@@ -289,11 +290,11 @@ static int run_ckpt_command(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    struct dpt_err err;
     dpt_log_set_who("dpt-ckpt", "");
     int code = run_ckpt_command(argc, argv);
-    /* Fails if a full disk or a closed pipe has lost a part of the output. */
-    if (fflush(stdout) != 0) {
-        (void)fprintf(stderr, "dpt-ckpt: write to the standard output failed\n");
+    if (dpt_stdout_flush(&err) != DPT_OK) {
+        (void)fprintf(stderr, "dpt-ckpt: %s\n", err.text);
         return EXIT_DAMAGED;
     }
     return code;

@@ -1,5 +1,6 @@
 /* dpt-ctl: the operator's program for a rendezvous server. */
 #include "base/clock.h"
+#include "base/stdout.h"
 #include "worker/ctl/result.h"
 #include "worker/ctl/words.h"
 #include "worker/doctor/control_ask.h"
@@ -269,7 +270,7 @@ int main(int argc, char **argv)
         (void)puts("dpt-ctl " DPT_VERSION);
     else if (status == DPT_OK)
         status = run_ctl_command(&args, &err);
-    if (status == DPT_OK && fflush(stdout) != 0)
-        status = dpt_fail(&err, DPT_EIO, "write to the standard output failed");
+    if (status == DPT_OK)
+        status = dpt_stdout_flush(&err);
     return status == DPT_OK ? 0 : print_ctl_error(&err);
 }

@@ -1,5 +1,6 @@
 /* dpt-doctor: why a run is slow, does not start, or hangs. */
 #include "base/clock.h"
+#include "base/stdout.h"
 #include "worker/doctor/args.h"
 #include "worker/doctor/machine_page.h"
 #include "worker/doctor/nccl_read.h"
@@ -143,8 +144,8 @@ int main(int argc, char **argv)
         (void)puts("dpt-doctor " DPT_VERSION);
     else if (status == DPT_OK)
         status = run_doctor_command(&args, &err);
-    if (status == DPT_OK && fflush(stdout) != 0)
-        status = dpt_fail(&err, DPT_EIO, "write to the standard output failed");
+    if (status == DPT_OK)
+        status = dpt_stdout_flush(&err);
     if (status != DPT_OK)
         return print_doctor_error(&err);
     return findings.count[DPT_FINDING_FAIL] > 0 ? EXIT_FOUND : 0;

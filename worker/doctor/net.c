@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/signals.h"
+#include "base/stdout.h"
 #include "worker/doctor/deadline_socket.h"
 #include "worker/doctor/probe.h"
 
@@ -25,8 +26,7 @@ static enum dpt_status tell_port(const struct dpt_doctor_args *args, int port, s
                  "%d of %s for %" PRId64
                  " s; on another machine: dpt-doctor net --peers THIS_HOST:%d,OTHER:PORT\n",
                  port, args->bind_to ? args->bind_to : "every address", args->listen_s, port);
-    if (fflush(stdout) != 0)
-        return dpt_fail(err, DPT_EIO, "write to the standard output failed");
+    DPT_TRY(dpt_stdout_flush(err));
     (void)snprintf(text, sizeof text, "%d\n", port);
     return args->port_file
                ? dpt_wrap(err, dpt_fs_write_file_atomic(args->port_file, text, strlen(text), err),

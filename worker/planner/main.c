@@ -1,5 +1,6 @@
 /* dpt-plan: what a training run needs, by formulas. Nothing is started. */
 #include "base/fs.h"
+#include "base/stdout.h"
 #include "worker/planner/args.h"
 #include "worker/planner/report.h"
 
@@ -133,7 +134,7 @@ int main(int argc, char **argv)
         (void)puts("dpt-plan " DPT_VERSION);
     else if (status == DPT_OK)
         status = run_plan(&args, &err);
-    if (status == DPT_OK && fflush(stdout) != 0)
-        status = dpt_fail(&err, DPT_EIO, "write to the standard output failed");
+    if (status == DPT_OK)
+        status = dpt_stdout_flush(&err);
     return status == DPT_OK ? 0 : print_plan_error(&err);
 }

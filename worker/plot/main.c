@@ -2,6 +2,7 @@
 #include "base/array.h"
 #include "base/fs.h"
 #include "base/option.h"
+#include "base/stdout.h"
 #include "worker/plot/picture.h"
 #include "worker/plot/png.h"
 #include "worker/plot/run.h"
@@ -162,10 +163,10 @@ static int run_plot_command(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    struct dpt_err err;
     const int code = run_plot_command(argc, argv);
-    /* A full disk or a closed pipe is an error: the user did not see the output. */
-    if (fflush(stdout) != 0) {
-        (void)fprintf(stderr, "dpt-plot: write to the standard output failed\n");
+    if (dpt_stdout_flush(&err) != DPT_OK) {
+        (void)fprintf(stderr, "dpt-plot: %s\n", err.text);
         return EXIT_FAILED;
     }
     return code;

@@ -1,4 +1,5 @@
 /* The program dpt-trace: reports where the time of traced steps went. */
+#include "base/stdout.h"
 #include "worker/report/args.h"
 #include "worker/report/commands.h"
 
@@ -40,10 +41,10 @@ static int run_trace_command(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    struct dpt_err err;
     const int code = run_trace_command(argc, argv);
-    /* A full disk or a closed pipe is an error: the user did not see the output. */
-    if (fflush(stdout) != 0) {
-        (void)fprintf(stderr, "dpt-trace: write to the standard output failed\n");
+    if (dpt_stdout_flush(&err) != DPT_OK) {
+        (void)fprintf(stderr, "dpt-trace: %s\n", err.text);
         return EXIT_FAILED;
     }
     return code;

@@ -1,4 +1,5 @@
 /* dpt-data: makes token shards of text, inspects and verifies them. */
+#include "base/stdout.h"
 #include "worker/data/prepare/commands.h"
 
 #include <stdio.h>
@@ -41,10 +42,10 @@ static int run_data_command(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    struct dpt_err err;
     const int code = run_data_command(argc, argv);
-    /* A full disk or a closed pipe is an error: the user did not see the output. */
-    if (fflush(stdout) != 0) {
-        (void)fprintf(stderr, "dpt-data: write to the standard output failed\n");
+    if (dpt_stdout_flush(&err) != DPT_OK) {
+        (void)fprintf(stderr, "dpt-data: %s\n", err.text);
         return DPT_DATA_EXIT_FAILED;
     }
     return code;
