@@ -14,7 +14,7 @@ from pathlib import Path
 from cluster import program
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PLACES = ("/var/lib/dpt-rdzv/29500/journal.sqlite", "~/.local/state/dpt-rdzv/29500/journal.sqlite", "$db")
+PLACES = ("~/.local/state/dpt-rdzv/29500/journal.sqlite", "$db")
 
 
 def examples(page):
