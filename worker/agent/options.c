@@ -221,9 +221,9 @@ void dpt_worker_options_help(FILE *out)
         "next step boundary, within cluster.drain_s; a second one leaves at once.\n"
         "Exit codes: 0 done, 2 bad or refused config, 3 server unreachable or no worker gave\n"
         "the run's config in time, 4 run failed, 5 the server does not take this machine's keys,\n"
-        "75 left with steps that are not saved, or out of the run: told twice to leave,\n"
-        "evicted by an operator, expelled and not let in again, or its folders taken over\n"
-        "while it was suspended or could not write there.\n"
+        "75 left with steps that are not saved, or out of the run: did not drain in time, told\n"
+        "twice to leave, evicted by an operator, expelled and not let in again, or its folders\n"
+        "taken over while it was suspended or could not write there.\n"
         "\n"
         "Keys of the config, for the file and for --set:\n",
         out);
