@@ -142,9 +142,10 @@ static void log_unanswered(struct dpt_rdzv *core)
     if (n == 0)
         return;
     (void)snprintf(text, sizeof text,
-                   "%" PRIu64 " question(s) of dpt-ctl or dpt-doctor got no answer: the server "
-                   "answers %d a second, with keys %d of one machine",
-                   n, ANSWERED_MAX, ANSWERS_OF_KEY);
+                   "%" PRIu64 " question(s) of dpt-ctl or dpt-doctor got no answer: in a second "
+                   "the server answers %d of machines that may define any run and %d of all "
+                   "others, with keys %d of one machine",
+                   n, ANSWERED_MAX, ANSWERED_MAX, ANSWERS_OF_KEY);
     dpt_outbox_log(&core->out,
                    (struct dpt_rdzv_log_line){.level = DPT_LOG_WARN, .run = "", .text = text});
 }
