@@ -5,14 +5,22 @@
  *
  *   phase      event                                               next phase
  *   WAITING    min_nodes are here, no generation was formed        SETTLING
- *   WAITING    min_nodes are here again                            PREPARING(g+1)
+ *   WAITING    min_nodes are here again, a save or a handover is   PREPARING(g+1)
+ *              due, or nodes of an earlier server are back
+ *   WAITING    all ranks train by an earlier server (adoption)     RUNNING(g)
+ *   WAITING    an operator has stopped the run, and it is saved    DONE
  *   SETTLING   max_nodes are here, or the last call is over        PREPARING(g+1)
+ *   SETTLING   fewer than min_nodes are left, or the run is held   WAITING
  *   PREPARING  every rank has reported                             PLANNED(g)
- *   PREPARING  fewer than min_nodes are left                       WAITING
+ *   PREPARING  fewer than min_nodes are left, or the run is held   WAITING
+ *   PREPARING  all ranks of the last plan have finished            DONE
  *   PLANNED    every rank of the plan is READY                     RUNNING(g)
+ *   PLANNED    likewise, and ranks have handed their state over    PREPARING(g+1)
  *   PLANNED    a member is lost or fails                           PREPARING(g+1)
- *   RUNNING    a member is lost, fails or leaves, a node joins     PREPARING(g+1)
+ *   RUNNING    a member is lost, fails or leaves, a node joins,    PREPARING(g+1)
+ *              or an operator holds the run (pause, stop)
  *   RUNNING    a rank has finished                                 DRAINING
+ *   DRAINING   a member is lost or fails before it has finished    PREPARING(g+1)
  *   DRAINING   all ranks have finished                             DONE
  *   any        the run cannot go on                                FAILED
  *
@@ -37,8 +45,8 @@ struct dpt_rdzv_options {
     uint64_t epoch; /* a random number, not 0; a new one at each start of the server */
     int64_t now_ms;
     bool fresh; /* no node can have known an earlier server, so the server waits for none */
-    /* Limits of one run; 0: those of the protocol. Nodes of 8 ranks take about 1.1 KB of memory a
-     * rank (docs/membership.md, "Many nodes"). */
+    /* Limits of one run; 0: those of the protocol. A rank takes about 0.9 KB of memory, and a node
+     * 1.2 KB more (docs/membership.md, "Many nodes"). */
     uint32_t nodes_max, world_max;
 };
 

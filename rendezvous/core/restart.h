@@ -12,10 +12,10 @@ void dpt_rdzv_begin(struct dpt_rdzv *core);
 /* True: the server was restarted less than a lease ago, the journal names the members of the run,
  * and no node knows a generation that the journal lacks. */
 bool dpt_rdzv_knows_members(const struct run *run);
-/* True: ... and a member is not back yet that may hold the newest state, or that was there for the
- * first formation. */
+/* True: dpt_rdzv_knows_members, and a member is not back yet that may hold the newest state, or
+ * that was there for the first formation. */
 bool dpt_rdzv_awaits_members(struct run *run);
-/* True: ... and an earlier server had begun a formation and not completed it. */
+/* True: dpt_rdzv_knows_members, and an earlier server had begun a formation that never ran. */
 bool dpt_rdzv_was_forming(const struct run *run);
 /* Removes the members that did not come back within a lease. To be called at a TICK without a
  * backlog. */

@@ -228,7 +228,7 @@ struct kept_node {
 /* The durable state of a run is this struct and: name, spec, fingerprint, data_digest,
  * checkpoint_dir_id, generation and end_text of struct run; formation.generation_floor and
  * .ran_before; membership.departed; budget.used, .incident_generation and .first_error;
- * progress.saved_step. Only dpt_rdzv_apply changes it (apply.h). */
+ * progress.saved_step. Only dpt_rdzv_apply changes it (apply.h), but for the cache `missing`. */
 struct kept {
     struct kept_node *first, *last; /* list of n_nodes nodes, owned */
     size_t n_nodes;
