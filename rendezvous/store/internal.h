@@ -3,7 +3,8 @@
  *   store.c    the journal: records wait, and are committed      history.c  what was, for people
  *   rows.c     a record becomes rows                             open.c     a database file
  *   read.c     rows become records                               schema.c   tables, views, kinds
- *   chain.c    verifies their checksums                          sum.c      a checksum of values
+ *   verify.c   verifies their checksums                          sum.c      a checksum of values
+ *   chain.c    the chains of records                             fail.c     errors
  *   wal.c      the files before SQLite opens them                folder.c   the default folder
  *   newest.c   what was committed last                           newest_time.c  the newest time */
 #ifndef DPT_RENDEZVOUS_STORE_INTERNAL_H

@@ -18,7 +18,7 @@
 
 enum {
     DPT_STORE_VERSION = 6,         /* of the tables; PRAGMA user_version */
-    DPT_STORE_PENDING_MAX = 65536, /* records that wait for a disk with room */
+    DPT_STORE_PENDING_MAX = 65536, /* records of a turn, and those that wait for room on the disk */
 };
 
 struct dpt_store;
