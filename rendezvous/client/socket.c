@@ -14,7 +14,7 @@ enum {
     RECONNECT_FIRST_MS = 50,
     RECONNECT_LAST_MS = 500,
     CONNECT_TIMEOUT_MS = 2000,
-    HANDSHAKE_TIMEOUT_MS = 10000, /* as the server (loop.c) */
+    HANDSHAKE_TIMEOUT_MS = 10000, /* as the server (sockets.c) */
     PARTS_MAX = 16 /* parts of malformed messages that one call drops; then it fails */
 };
 
