@@ -154,12 +154,12 @@ static void take_connection(struct dpt_server *server, int fd)
     dpt_guests_gone(&server->guests, fd);
     dpt_descriptors_accepted(&server->descriptors, fd, now_ms);
     if (!dpt_newcomers_take(&server->newcomers, fd, known ? &address : NULL, now_ms))
-        dpt_newcomers_close(&server->newcomers, fd);
+        dpt_newcomers_close(fd);
     const int excess = dpt_newcomers_excess(&server->newcomers, (size_t)server->guests.n_conns);
     if (excess < 0)
         return;
     dpt_newcomers_gone(&server->newcomers, excess);
-    dpt_newcomers_close(&server->newcomers, excess);
+    dpt_newcomers_close(excess);
 }
 
 static bool is_of_member(void *ctx, int fd)
@@ -185,7 +185,7 @@ static void count_connection(struct dpt_server *server, int fd, const struct dpt
     dpt_descriptors_closed(&server->descriptors, dpt_guests_owner(&server->guests, excess),
                            server->gate != NULL, now_ms);
     dpt_guests_gone(&server->guests, excess);
-    dpt_newcomers_close(&server->newcomers, excess);
+    dpt_newcomers_close(excess);
 }
 
 /* Reads all events of the monitor. */

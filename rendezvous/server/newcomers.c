@@ -142,10 +142,9 @@ bool dpt_newcomers_address(int fd, struct in6_addr *ret)
 /* libzmq owns the descriptor, so it is not closed here. If libzmq has just closed it and the kernel
  * has given its number to a later connection, that one is cut off in its place, and its peer
  * connects again. */
-void dpt_newcomers_close(struct dpt_newcomers *newcomers, int fd)
+void dpt_newcomers_close(int fd)
 {
     (void)shutdown(fd, SHUT_RDWR);
-    newcomers->n_closed++;
 }
 
 static uint64_t received_bytes(int fd)
@@ -170,7 +169,7 @@ void dpt_newcomers_look(struct dpt_newcomers *newcomers, int64_t now_ms)
         const bool sent_much = received_bytes(fd) > DPT_NEWCOMER_BYTES_MAX &&
                                !company_of(newcomers, &each->address).heard;
         if ((sent_much && each->suspect) || now_ms - each->since_ms >= DPT_NEWCOMER_MS)
-            dpt_newcomers_close(newcomers, fd);
+            dpt_newcomers_close(fd);
         each->suspect = sent_much;
     }
 }

@@ -49,7 +49,6 @@ struct dpt_newcomers {
     size_t n_new;                                 /* open and not heard */
     size_t n_max, of_address_max, of_known_max;   /* new ones; of_known: the address was heard */
     size_t n_share, n_room; /* places of new ones in any case, and of all connections */
-    uint64_t n_closed;      /* ever */
     int64_t looked_ms;
 };
 
@@ -71,7 +70,7 @@ void dpt_newcomers_forget(struct dpt_newcomers *newcomers);
 /* The address of the peer of a TCP socket. False: it is not known. */
 bool dpt_newcomers_address(int fd, struct in6_addr *ret);
 /* Ends the connection; the monitor reports its end later. */
-void dpt_newcomers_close(struct dpt_newcomers *newcomers, int fd);
+void dpt_newcomers_close(int fd);
 /* Every DPT_NEWCOMERS_LOOK_MS: closes newcomers that have sent too much or are too old. To be
  * called when all messages and monitor events that have arrived are read. now_ms: monotonic. */
 void dpt_newcomers_look(struct dpt_newcomers *newcomers, int64_t now_ms);
