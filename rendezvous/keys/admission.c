@@ -332,7 +332,6 @@ static void count_token(const struct dpt_admission_token *token, int64_t now_s,
                         struct dpt_admission_pruned *ret)
 {
     const enum dpt_token_state state = dpt_admission_token_state(token, now_s);
-    ret->n_good += state == DPT_TOKEN_GOOD;
     ret->n_staying += always_stays(token, now_s);
     ret->n_ahead += state == DPT_TOKEN_AHEAD;
     if (state == DPT_TOKEN_AHEAD && token->expires_s > ret->ahead_s)
@@ -347,7 +346,7 @@ static void choose_kept(struct tokens *tokens, int64_t now_s, struct dpt_admissi
 {
     const int64_t kept_s = (int64_t)DPT_ADMISSION_SPENT_DAYS * 24 * 3600;
     size_t lines = 0, n_spent = 0;
-    *ret = (struct dpt_admission_pruned){.n_good = 0};
+    *ret = (struct dpt_admission_pruned){.n_staying = 0};
     for (size_t i = 0; i < tokens->n; i++)
         count_token(&tokens->items[i], now_s, ret);
     for (size_t i = tokens->n; i-- > 0;) {

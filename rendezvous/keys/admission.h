@@ -103,7 +103,6 @@ DPT_MUST_USE enum dpt_status dpt_admission_read_tokens(struct dpt_admission *adm
 
 /* What a list has when it is pruned. */
 struct dpt_admission_pruned {
-    size_t n_good;
     size_t n_staying; /* good ones, and those DPT_TOKEN_AHEAD with uses left */
     size_t n_ahead;   /* tokens in the state DPT_TOKEN_AHEAD */
     int64_t ahead_s;  /* the latest expiry of these */

@@ -132,10 +132,9 @@ static void prune(const char *text, const struct dpt_admission *list, int64_t no
     DPT_ASSERT(pruned != NULL && again != NULL);
     DPT_ASSERT(dpt_admission_prune_tokens(text, now_s, pruned, &pruned_to, &err) == DPT_OK);
     DPT_ASSERT(dpt_admission_read_tokens(&left, pruned, &err) == DPT_OK);
-    DPT_ASSERT(pruned_to.n_good == count_good(list, now_s));
-    DPT_ASSERT(pruned_to.n_good == count_good(&left, now_s));
+    DPT_ASSERT(count_good(list, now_s) == count_good(&left, now_s));
     DPT_ASSERT(count_ahead(list, now_s) == count_ahead(&left, now_s));
-    DPT_ASSERT(pruned_to.n_staying == pruned_to.n_good + count_ahead(list, now_s));
+    DPT_ASSERT(pruned_to.n_staying == count_good(list, now_s) + count_ahead(list, now_s));
     DPT_ASSERT(left.n_tokens == pruned_to.n_staying || left.n_tokens < DPT_ADMISSION_TOKENS_MAX);
     DPT_ASSERT(dpt_admission_prune_tokens(pruned, now_s, again, &pruned_to, &err) == DPT_OK);
     DPT_ASSERT(strcmp(pruned, again) == 0);

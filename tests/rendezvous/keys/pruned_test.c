@@ -74,7 +74,7 @@ static void spent_tokens_stay_for_days(void **state)
     char *before = strdup(list.text + kept);
     struct dpt_admission_pruned pruned = prune(&list, 1999 + SPENT_S);
     assert_string_equal(list.text, before);
-    assert_int_equal(pruned.n_good, 1);
+    assert_int_equal(pruned.n_staying, 1);
     assert_int_equal(pruned.n_ahead, 0);
     (void)prune(&list, 2000 + SPENT_S); /* the first one leaves */
     assert_int_equal(strlen(list.text), strlen(before) - strlen("token  join 2000 1\n") - 64);
@@ -84,7 +84,7 @@ static void spent_tokens_stay_for_days(void **state)
     pruned = prune(&list, 2000000); /* the rest is among the newest */
     read_tokens(list.text);
     assert_int_equal(lists.n_tokens, DPT_ADMISSION_SPENT_NEWEST);
-    assert_int_equal(pruned.n_good, 0);
+    assert_int_equal(pruned.n_staying, 0);
     free(before);
     free(list.text);
 }
@@ -98,7 +98,7 @@ static void tokens_of_a_clock_ahead_are_counted(void **state)
     add_token(&list, 3, 99999999999, 0);
     add_token(&list, 4, 99999999997, 0);
     const struct dpt_admission_pruned pruned = prune(&list, 999);
-    assert_int_equal(pruned.n_good, 1);
+    assert_int_equal(pruned.n_staying, 4);
     assert_int_equal(pruned.n_ahead, 3);
     assert_int_equal(pruned.ahead_s, 99999999999);
     read_tokens(list.text);
@@ -117,7 +117,7 @@ static void spent_tokens_take_no_room(void **state)
         add_token(&list, i, i % 3 == 0 && i / 3 < GOOD ? 9 : 7, 0);
     assert_int_equal(dpt_admission_read_tokens(&lists, list.text, &err), DPT_ECONFIG);
     assert_non_null(strstr(err.text, "more than 1024 tokens"));
-    assert_int_equal(prune(&list, 8).n_good, GOOD);
+    assert_int_equal(prune(&list, 8).n_staying, GOOD);
     add_token(&list, N, 9, 0);
     read_tokens(list.text);
     assert_int_equal(lists.n_tokens, MAX);
@@ -134,7 +134,7 @@ static void uses_of_spent_tokens_are_bounded(void **state)
     struct growing list = grow(3 * USES + 3);
     for (unsigned i = 0; i < 3; i++)
         add_token(&list, i + 1, 9, USES - 1);
-    assert_int_equal(prune(&list, 8).n_good, 0);
+    assert_int_equal(prune(&list, 8).n_staying, 0);
     read_tokens(list.text);
     assert_int_equal(lists.n_tokens, 2);
     assert_int_equal(lists.tokens[0].key.bytes[31], 2);
@@ -178,7 +178,7 @@ static void tokens_ahead_give_way_to_none(void **state)
         add_token(&list, i, i < MAX - GOOD ? INT64_C(1795737600) : 9, 0);
     const struct dpt_admission_pruned pruned = prune(&list, 8);
     assert_int_equal(pruned.n_staying, MAX);
-    assert_int_equal(pruned.n_good, GOOD);
+    assert_int_equal(pruned.n_ahead, MAX - GOOD);
     read_tokens(list.text);
     assert_int_equal(lists.n_tokens, MAX);
     free(list.text);
