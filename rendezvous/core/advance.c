@@ -233,7 +233,7 @@ static void log_wait(const struct run *run)
     if (dpt_rdzv_is_held(run))
         dpt_rdzv_log(run, DPT_LOG_INFO, "%s by an operator: all ranks have stopped",
                      run->kept.stopped ? "stopped" : "paused");
-    else
+    else if (dpt_rdzv_admitted_groups(run) == 0) /* else the plan has no room (plan.c) */
         dpt_rdzv_log(run, DPT_LOG_WARN,
                      run->n_nodes > 0 ? "fewer than %u nodes: waiting for more, state is kept"
                                       : "no node is left of the %u that the run needs: waiting "

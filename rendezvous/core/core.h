@@ -45,8 +45,8 @@ struct dpt_rdzv_options {
     uint64_t epoch; /* a random number, not 0; a new one at each start of the server */
     int64_t now_ms;
     bool fresh; /* no node can have known an earlier server, so the server waits for none */
-    /* Limits of one run; 0: those of the protocol. A rank takes about 0.9 KB of memory, and a node
-     * 1.2 KB more (docs/membership.md, "Many nodes"). */
+    /* Limits of one run; 0: those of the protocol. world_max: ranks that train. A rank takes about
+     * 0.9 KB of memory, and a node 1.2 KB more (docs/membership.md, "Many nodes"). */
     uint32_t nodes_max, world_max;
 };
 

@@ -29,6 +29,7 @@ struct draft {
                               handover rank; memory of the outbox */
     struct resume resume;
     bool final_save;
+    bool lacks_room;       /* no plan has room for the state and a rank that takes it */
     uint32_t world, nodes; /* chosen, without handover ranks */
 };
 
@@ -106,25 +107,24 @@ static bool mark_needed(struct dpt_rdzv *core, struct draft *draft)
     return true;
 }
 
-/* Ranks of the largest plan, handover ranks included. Handover ranks do not make a mesh larger than
- * a mesh is. */
+/* Ranks of the largest plan, handover ranks included: they make no mesh larger than a mesh is. */
 static uint32_t plan_max(const struct run *run)
 {
-    const uint32_t mine = run->core->world_max;
-    return run->spec.max_world <= DPT_MESH_MAX && mine > DPT_MESH_MAX ? DPT_MESH_MAX : mine;
+    return run->spec.max_world <= DPT_MESH_MAX ? (uint32_t)DPT_MESH_MAX : DPT_PROTO_WORLD_MAX;
 }
 
-/* Chooses the candidate if it fits into the world. A needed candidate beyond the limits becomes a
- * handover rank. A final save has no handover ranks and makes no step. So it takes needed
- * candidates of any number of nodes, and no candidate that would first have to get the state. */
+/* Chooses the candidate if it fits into the world. A needed candidate beyond the limits, also the
+ * server's, becomes a handover rank. A final save has no handover ranks and makes no step. So it
+ * takes all needed candidates, and no candidate that would first have to get the state. */
 static void choose_candidate(const struct run *run, struct draft *draft,
                              struct candidate *candidate, struct plan *plan)
 {
     uint8_t *chosen = &draft->nodes_chosen[candidate->node_at];
-    const bool fits_node = (*chosen & TRAINS) != 0 || draft->nodes < run->spec.max_nodes ||
-                           (draft->final_save && candidate->needed);
+    const bool saves = draft->final_save && candidate->needed;
+    const bool fits_node = (*chosen & TRAINS) != 0 || draft->nodes < run->spec.max_nodes || saves;
     const bool full = draft->world + plan->handover_ranks == plan_max(run);
-    const bool fits = fits_node && draft->world < run->spec.max_world;
+    const bool fits =
+        fits_node && draft->world < (saves ? run->spec.max_world : dpt_rdzv_world_max(run));
     if (draft->final_save && !candidate->holds)
         return;
     candidate->only_hands_over =
@@ -139,6 +139,23 @@ static void choose_candidate(const struct run *run, struct draft *draft,
     candidate->chosen = true;
 }
 
+/* True: the plan has a rank that trains or saves, and every part of the state. */
+static bool is_world_whole(const struct run *run, const struct draft *draft)
+{
+    uint32_t needed = 0, missing = draft->world == 0;
+    for (size_t i = 0; i < draft->n; i++) {
+        needed += draft->list[i].needed;
+        missing += draft->list[i].needed && !draft->list[i].chosen;
+    }
+    if (missing > 0)
+        dpt_rdzv_log(run, DPT_LOG_WARN,
+                     "%u ranks hold the state that generation %llu needs, and a plan of at most "
+                     "%u has no room for them and a rank that takes it: nodes that leave save it, "
+                     "or the others wait",
+                     needed, (unsigned long long)run->generation, plan_max(run));
+    return missing == 0;
+}
+
 static bool choose_world(const struct run *run, struct draft *draft, struct plan *plan)
 {
     qsort(draft->list, draft->n, sizeof draft->list[0], compare_candidates);
@@ -149,7 +166,8 @@ static bool choose_world(const struct run *run, struct draft *draft, struct plan
             if (draft->list[i].needed == needed)
                 choose_candidate(run, draft, &draft->list[i], plan);
     plan->world_size = draft->world + plan->handover_ranks;
-    return true;
+    draft->lacks_room = !is_world_whole(run, draft);
+    return !draft->lacks_room;
 }
 
 /* ---- ranks ---- */
@@ -358,21 +376,34 @@ static bool fill_plan(const struct run *run, struct draft *draft, struct plan *p
     return true;
 }
 
+/* Makes the plan of the nodes of these groups. False: there is none. */
+static bool draft_plan(const struct run *run, unsigned groups, struct draft *draft,
+                       struct plan *ret)
+{
+    *ret = (struct plan){0};
+    draft->resume = dpt_rdzv_choose_state(run, groups);
+    const bool made = list_candidates(run, groups, draft) && fill_plan(run, draft, ret);
+    free(draft->list);
+    draft->list = NULL;
+    if (!made)
+        dpt_rdzv_plan_fini(ret);
+    return made;
+}
+
 bool dpt_rdzv_make_plan(struct run *run)
 {
     const bool waits = dpt_rdzv_is_held(run) && !dpt_rdzv_handover_is_due(run);
-    unsigned groups = waits ? 0 : dpt_rdzv_admitted_groups(run);
-    const bool final_save = groups == 0 && dpt_rdzv_final_save_is_due(run);
-    if (final_save)
-        groups = GROUP_ALL;
-    if (groups == 0)
-        return false;
-    struct draft draft = {.resume = dpt_rdzv_choose_state(run, groups), .final_save = final_save};
-    struct plan plan = {0};
-    const bool made = list_candidates(run, groups, &draft) && fill_plan(run, &draft, &plan);
-    free(draft.list);
+    const unsigned groups = waits ? 0 : dpt_rdzv_admitted_groups(run);
+    struct draft draft = {0};
+    struct plan plan;
+    bool made = groups != 0 && draft_plan(run, groups, &draft, &plan);
+    if (!made && dpt_rdzv_final_save_is_due(run)) {
+        draft = (struct draft){.final_save = true};
+        made = draft_plan(run, GROUP_ALL, &draft, &plan);
+    }
     if (!made) {
-        dpt_rdzv_plan_fini(&plan);
+        if (draft.lacks_room) /* the next generation begins at once, and may lack it, too */
+            run->formation.plan_after_ms = run->core->now_ms + run->timing.lease_ms;
         return false;
     }
     name_joined_node(run, &plan);

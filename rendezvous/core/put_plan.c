@@ -81,7 +81,7 @@ static bool fits_adopted_plan(const struct plan *plan, const struct rank *rank)
 
 bool dpt_rdzv_adopt_plan(struct run *run, const struct node *node)
 {
-    if (node->plan_world == 0 || node->plan_world > run->core->world_max)
+    if (node->plan_world == 0 || node->plan_world > dpt_rdzv_count_ranks(run))
         return false;
     struct plan plan = {.generation = run->formation.generation_high,
                         .in_force = true,

@@ -9,9 +9,6 @@
 
 #include "tests/rendezvous/core/fake_agent.h"
 
-#include <stdio.h>
-#include <string.h>
-
 static struct stage stage;
 static struct fake a, b, c;
 
@@ -131,74 +128,6 @@ static void test_members_come_back_to_a_server_with_a_lower_limit(void **state)
     fake_refused(&c, &stage, "2 nodes, the most that this server takes (dpt-rdzv --max-nodes)");
 }
 
-enum { LARGE_NODES = DPT_MESH_MAX / DPT_PROTO_RANKS_MAX + 1 };
-
-/* Node `i` of a large run says that its ranks are in `phase`. Each holds a shard of step 7 that no
- * other rank holds. Returns the size of the plan that is sent, and its handover ranks; 0: none. */
-static uint32_t large_node_says(int i, uint64_t counter, Dpt__RankPhase phase,
-                                uint32_t *ret_handover_ranks)
-{
-    static struct fake node;
-    static Dpt__RankState ranks[DPT_PROTO_RANKS_MAX], *list[DPT_PROTO_RANKS_MAX];
-    static Dpt__Shard shards[DPT_PROTO_RANKS_MAX], *held[DPT_PROTO_RANKS_MAX];
-    char id[DPT_PROTO_NAME_BYTES];
-    struct dpt_rdzv_output output;
-    struct dpt_err err;
-    uint32_t world = 0;
-    (void)snprintf(id, sizeof id, "n%d", i);
-    fake_reset(&node, id);
-    node.stamp.run = (char *)"large";
-    node.stamp.generation = phase == DPT__RANK_PHASE__RANK_QUIESCED;
-    node.stamp.epoch = 77;
-    node.spec.max_nodes = LARGE_NODES;
-    node.spec.max_world = DPT_MESH_MAX;
-    node.spec.sharded = true;
-    for (uint32_t k = 0; k < DPT_PROTO_RANKS_MAX; k++) {
-        dpt__shard__init(&shards[k]);
-        shards[k].index = (uint32_t)i * DPT_PROTO_RANKS_MAX + k;
-        shards[k].of = LARGE_NODES * DPT_PROTO_RANKS_MAX;
-        held[k] = &shards[k];
-        ranks[k] = node.ranks[0];
-        ranks[k].local_rank = k;
-        ranks[k].phase = phase;
-        ranks[k].generation = node.stamp.generation;
-        ranks[k].step_applied = 7;
-        ranks[k].shards = &held[k];
-        ranks[k].n_shards = 1;
-        list[k] = &ranks[k];
-    }
-    node.state.ranks = list;
-    node.state.n_ranks = DPT_PROTO_RANKS_MAX;
-    node.state.counter = counter;
-    const struct dpt_rdzv_event event = {.kind = DPT_RDZV_EVENT_MESSAGE,
-                                         .now_ms = stage.now_ms,
-                                         .conn = 5000 + (uint64_t)i,
-                                         .message = &node.state};
-    assert_int_equal(dpt_rdzv_step(stage.core, &event, &output, &err), DPT_OK);
-    for (size_t k = 0; k < output.n_sends; k++)
-        if (output.sends[k].message->plan != NULL) {
-            world = output.sends[k].message->plan->world_size;
-            *ret_handover_ranks = output.sends[k].message->plan->handover_ranks;
-        }
-    return world;
-}
-
-/* The ranks of a mesh connect each with every other, handover ranks included. So handover ranks
- * make its plan not larger than a mesh. */
-static void test_handover_ranks_make_no_mesh_too_large(void **state)
-{
-    (void)state;
-    uint32_t world = 0, handover_ranks = 0;
-    for (int i = 0; i < LARGE_NODES; i++)
-        (void)large_node_says(i, 1, DPT__RANK_PHASE__RANK_STANDBY, &handover_ranks);
-    for (int i = 0; i < LARGE_NODES; i++) {
-        assert_int_equal(world, 0);
-        world = large_node_says(i, 2, DPT__RANK_PHASE__RANK_QUIESCED, &handover_ranks);
-    }
-    assert_int_equal(world, DPT_MESH_MAX);
-    assert_int_equal(handover_ranks, 0);
-}
-
 /* The world has its largest size, and the rest are spares. */
 static void test_number_of_ranks_is_limited(void **state)
 {
@@ -224,8 +153,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_single_node_is_the_limit, setup, teardown),
         cmocka_unit_test_setup_teardown(test_members_come_back_to_a_server_with_a_lower_limit,
                                         setup, teardown),
-        cmocka_unit_test_setup_teardown(test_handover_ranks_make_no_mesh_too_large, setup,
-                                        teardown),
         cmocka_unit_test_setup_teardown(test_number_of_ranks_is_limited, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
