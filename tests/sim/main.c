@@ -74,6 +74,12 @@ static int draw_racks(uint64_t seed)
     return (int)rng_range(&rng, 0, 4);
 }
 
+static uint32_t draw_server_max_world(uint64_t seed)
+{
+    struct rng rng = {seed ^ 0x6c696d6974u}; /* likewise */
+    return rng_chance(&rng, 300) ? (uint32_t)rng_range(&rng, 1, 4) : 0;
+}
+
 static void print_failed(uint64_t seed, const struct how *how, const struct sim *sim)
 {
     char crash[64] = "";
@@ -109,6 +115,7 @@ static bool run_seed(uint64_t seed, const struct how *how, struct sim *ret_total
     profile.has_journal = draws_journal(seed, how);
     profile.has_older_copies = how->journal == JOURNAL_OLDER;
     profile.racks = draw_racks(seed);
+    profile.server_max_world = draw_server_max_world(seed);
     profile.crash_at_record = how->crash_at_record;
     profile.crash_before_persist = how->crash_before_persist;
     struct rng net = {~seed}; /* its own: moves no other draw */

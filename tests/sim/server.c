@@ -116,8 +116,11 @@ void server_start(struct sim *sim)
     sim->epoch = rng_next(&sim->rng) | 1;
     sim->nonces.state = rng_next(&sim->rng);
     net_server_clock_begin(sim);
+    /* Every second server has the limit, so a restart lowers or raises it. */
+    const bool limits = (sim->server_life / 2 + sim->seed) % 2 == 0;
     struct dpt_rdzv_options options = {.epoch = sim->epoch,
-                                       .now_ms = sim->now_ms + sim->server_clock_ms};
+                                       .now_ms = sim->now_ms + sim->server_clock_ms,
+                                       .world_max = limits ? sim->profile.server_max_world : 0};
     struct dpt_err err;
     if (dpt_rdzv_create(&options, &sim->core, &err) != DPT_OK)
         sim_fail(sim, "%s", err.text);

@@ -248,8 +248,8 @@ struct machine {
 struct profile {
     int machines, ranks, min_nodes, max_nodes;
     int64_t timeout_ms, steps, checkpoint_every;
-    uint32_t max_world, max_restarts;
-    int loss, duplicate, reorder; /* permille */
+    uint32_t max_world, max_restarts, server_max_world; /* --max-ranks of every second server */
+    int loss, duplicate, reorder;                       /* permille */
     int64_t delay_min_ms, delay_max_ms;
     int64_t compute_min_ms, compute_max_ms;
     int64_t start_min_ms, start_max_ms; /* time a rank process takes to be ready */
