@@ -49,8 +49,8 @@ static bool has_time_to_hand_over(const struct run *run)
 {
     bool has = false;
     for (size_t i = 0; i < run->n_nodes; i++)
-        has = has || (run->nodes[i]->leaving && run->core->now_ms - run->nodes[i]->leaving_ms <
-                                                    run->timing.drain_ms * 3 / 4);
+        has = has || (run->nodes[i]->leaving &&
+                      run->core->now_ms - run->nodes[i]->leaving_ms < run->timing.drain_ms * 3 / 4);
     return has;
 }
 

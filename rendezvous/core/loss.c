@@ -243,8 +243,8 @@ static struct node *next_silent(struct node *node)
     return node != NULL && dpt_rdzv_lease_left_ms(node) < 0 ? node : NULL;
 }
 
-/* Only a node whose lease is over, whose connection is broken, whose key was denied, or that may not
- * have quiesced in time can be lost. The judgement of one removes no other. */
+/* Only a node whose lease is over, whose connection is broken, whose key was denied, or that may
+ * not have quiesced in time can be lost. The judgement of one removes no other. */
 static struct judged list_judged(struct run *run)
 {
     const struct membership *membership = &run->membership;

@@ -1,6 +1,7 @@
 /* The outcomes of steps that the ranks of a run report while they have quiesced. All ranks have the
  * same bytes for a step, and reports of a formation are about one step or two. So a run keeps each
- * outcome once, and OUTCOMES_MAX different ones: a member that reports others takes no more memory. */
+ * outcome once, and OUTCOMES_MAX different ones: a member that reports others takes no more memory.
+ */
 #ifndef DPT_RENDEZVOUS_CORE_OUTCOMES_H
 #define DPT_RENDEZVOUS_CORE_OUTCOMES_H
 

@@ -31,8 +31,8 @@ static void keep_outcome(struct run *run, struct rank *rank, const Dpt__RankStat
     bool no_memory = false;
     dpt_outcomes_drop(&rank->outcome);
     if (outcome_bytes(state) > 0)
-        rank->outcome = dpt_outcomes_keep(&run->outcomes, state->outcome.data,
-                                          outcome_bytes(state), &no_memory);
+        rank->outcome = dpt_outcomes_keep(&run->outcomes, state->outcome.data, outcome_bytes(state),
+                                          &no_memory);
     run->core->out.no_memory = run->core->out.no_memory || no_memory;
     if (rank->outcome != NULL || outcome_bytes(state) == 0 || no_memory || run->outcomes.told_full)
         return;

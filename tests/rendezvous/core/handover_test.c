@@ -236,12 +236,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, trio_setup, trio_teardown)
-        TEST(drained_node_hands_over_in_a_pause),
-        TEST(resume_during_a_handover),
-        TEST(node_below_the_minimum_is_the_last_holder),
-        TEST(handover_to_a_node_that_dies),
-        TEST(handover_takes_no_longer_than_a_drain),
-        TEST(each_leaving_node_has_its_own_time),
+        TEST(drained_node_hands_over_in_a_pause),          TEST(resume_during_a_handover),
+        TEST(node_below_the_minimum_is_the_last_holder),   TEST(handover_to_a_node_that_dies),
+        TEST(handover_takes_no_longer_than_a_drain),       TEST(each_leaving_node_has_its_own_time),
         TEST(newcomer_takes_the_state_of_the_only_holder),
 #undef TEST
     };
