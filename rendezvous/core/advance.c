@@ -248,8 +248,10 @@ static void advance_preparing(struct run *run)
         return;
     }
     dpt_rdzv_stop_step_for_leaving(run);
-    if (!have_all_reported(run) || run->core->now_ms < run->formation.plan_after_ms ||
-        dpt_rdzv_awaits_return(run) || dpt_rdzv_awaits_members(run))
+    const bool pauses =
+        run->core->now_ms < run->formation.plan_after_ms && !dpt_rdzv_is_release_due(run);
+    if (!have_all_reported(run) || pauses || dpt_rdzv_awaits_return(run) ||
+        dpt_rdzv_awaits_members(run))
         return;
     dpt_rdzv_exclude_accused(run);
     if (run->plan.final_save && run->formation.soft)

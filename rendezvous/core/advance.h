@@ -14,6 +14,9 @@ bool dpt_rdzv_final_save_is_due(struct run *run);
  * others nor a checkpoint have and that cannot be saved. Enough nodes stay to take it over: those
  * that leave are handover ranks of a generation, which gets no GO. */
 bool dpt_rdzv_handover_is_due(struct run *run);
+/* True: an operator holds the run, and a leaving node has so little of the drain time left that it
+ * is released now, with its part if no other node has it, so that it can still write a rescue. */
+bool dpt_rdzv_is_release_due(const struct run *run);
 /* PREPARING soft, when a leaving node cannot wait for the end of the step: gives the step up. The
  * step runs again without the node. */
 void dpt_rdzv_stop_step_for_leaving(struct run *run);

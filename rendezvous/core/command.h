@@ -8,6 +8,7 @@
 struct command {
     struct dpt_rdzv *core;
     const Dpt__Control *control;
+    uint64_t incarnation; /* random: of the program that asks */
     Dpt__ControlReply *reply;
     bool limited;                        /* its machine may see one run only */
     struct run *run;                     /* NULL: none */
@@ -39,5 +40,10 @@ void dpt_rdzv_allow_node(struct command *command);
 bool dpt_rdzv_was_refused(const struct inquiry *from, struct command *command);
 /* Keeps the outcome if it is a refusal. */
 void dpt_rdzv_keep_refusal(const struct inquiry *from, const struct command *command);
+/* Notes that this STOP is refused because no node here holds the newest steps, if it is. */
+void dpt_rdzv_note_stop(const struct command *command);
+/* True: a STOP of another program was refused for that. So this one is given in the knowledge of
+ * it, and is no late copy. */
+bool dpt_rdzv_is_second_stop(const struct command *command);
 
 #endif

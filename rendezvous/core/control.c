@@ -271,8 +271,8 @@ static void resume_run(struct command *command)
         record_order(run, DPT_RDZV_RECORD_PAUSED, false);
     if (run->kept.stopped)
         record_order(run, DPT_RDZV_RECORD_STOPPED, false);
-    run->requests.told_unsaved = run->requests.told_away = false;
-    run->requests.refused_away = run->requests.leave_unsaved = false;
+    run->requests.told_unsaved = run->requests.told_away = run->requests.leave_unsaved = false;
+    run->requests.refused_away = 0;
     run->changed = true;
     dpt_rdzv_log(run, DPT_LOG_INFO, "an operator lets the run go on");
     run->requests.resumed = run->phase == DPT_RDZV_WAITING;
@@ -327,7 +327,6 @@ static void answer_ended(struct command *command)
 static void stop_run(struct command *command)
 {
     struct run *run = command->run;
-    const bool is_new = command->control->step < 0;
     if (is_taken_back(command, run->kept.stopped))
         return;
     if (!can_save(run) && !run->kept.stopped && run->generation > 0) {
@@ -347,10 +346,10 @@ static void stop_run(struct command *command)
         record_order(run, DPT_RDZV_RECORD_STOPPED, true);
         dpt_rdzv_log(run, DPT_LOG_INFO, "an operator stops the run");
     }
-    if (is_new) { /* a final save that failed is tried again */
+    if (command->control->step < 0) { /* new: a final save that failed is tried again */
         run->progress.final_save_step = -1;
-        run->requests.leave_unsaved = run->requests.refused_away;
-        run->requests.told_unsaved = run->requests.told_away = run->requests.refused_away = false;
+        run->requests.leave_unsaved |= dpt_rdzv_is_second_stop(command);
+        run->requests.told_unsaved = run->requests.told_away = false;
     }
     dpt_rdzv_advance(run);
     if (dpt_rdzv_has_ended(run)) {
@@ -358,7 +357,6 @@ static void stop_run(struct command *command)
         return;
     }
     dpt_rdzv_set_outcome(command, GOES_ON, "run %s saves its state", run->name);
-    run->requests.refused_away = run->requests.told_away && !run->requests.told_unsaved;
     if (run->requests.told_away)
         dpt_rdzv_set_outcome(
             command, REFUSED,
@@ -366,6 +364,7 @@ static void stop_run(struct command *command)
             "run is held until a node that was cut off comes back with it. Stop it again "
             "to end it without that step, or resume it",
             run->name, (long long)dpt_rdzv_step_without_checkpoint(run));
+    dpt_rdzv_note_stop(command);
     if (run->requests.told_unsaved)
         dpt_rdzv_set_outcome(
             command, REFUSED,
@@ -456,6 +455,7 @@ void dpt_rdzv_take_control(const struct inquiry *from)
     const Dpt__Control control = with_only_run(from);
     struct command command = {.core = core,
                               .control = &control,
+                              .incarnation = from->message->stamp->incarnation,
                               .limited = from->only_run != NULL && from->only_run[0] != '\0'};
     Dpt__RunStatus *status = NULL;
     const Dpt__ControlVerb verb = command.control->verb;

@@ -1,4 +1,4 @@
-/* Copies of questions that were refused. */
+/* Copies of questions that were refused, and of a STOP that would give up steps. */
 #include "rendezvous/core/command.h"
 
 #include <stdio.h>
@@ -28,4 +28,17 @@ void dpt_rdzv_keep_refusal(const struct inquiry *from, const struct command *com
                                       .counter = from->message->counter,
                                       .outcome = outcome};
     (void)snprintf(next->text, sizeof next->text, "%s", command->text);
+}
+
+void dpt_rdzv_note_stop(const struct command *command)
+{
+    struct operator_requests *requests = &command->run->requests;
+    if (requests->told_away && !requests->told_unsaved)
+        requests->refused_away = command->incarnation;
+}
+
+bool dpt_rdzv_is_second_stop(const struct command *command)
+{
+    const uint64_t refused = command->run->requests.refused_away;
+    return refused != 0 && refused != command->incarnation;
 }

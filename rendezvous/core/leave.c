@@ -44,6 +44,18 @@ bool dpt_rdzv_final_save_is_due(struct run *run)
     return step > 0 && step != run->progress.final_save_step;
 }
 
+bool dpt_rdzv_is_release_due(const struct run *run)
+{
+    bool is_due = false;
+    if (!dpt_rdzv_is_held(run) || run->membership.n_leaving == 0)
+        return false;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        is_due = is_due ||
+                 (run->nodes[i]->leaving &&
+                  run->core->now_ms - run->nodes[i]->leaving_ms >= run->timing.drain_ms * 7 / 8);
+    return is_due;
+}
+
 /* True: a node leaves that still has time to hand its state over. */
 static bool has_time_to_hand_over(const struct run *run)
 {
@@ -51,7 +63,7 @@ static bool has_time_to_hand_over(const struct run *run)
     for (size_t i = 0; i < run->n_nodes; i++)
         has = has || (run->nodes[i]->leaving &&
                       run->core->now_ms - run->nodes[i]->leaving_ms < run->timing.drain_ms * 3 / 4);
-    return has;
+    return has && !dpt_rdzv_is_release_due(run);
 }
 
 bool dpt_rdzv_handover_is_due(struct run *run)

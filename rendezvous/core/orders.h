@@ -87,7 +87,7 @@ struct operator_requests {
     int64_t save_until_ms; /* the request for the checkpoint ends */
     bool told_unsaved;     /* the log says that STOP cannot save */
     bool told_away;        /* the log says that no node here holds the newest steps */
-    bool refused_away;     /* a STOP was refused for that reason */
+    uint64_t refused_away; /* incarnation of the program whose STOP was refused for it; 0: none */
     bool leave_unsaved;    /* STOP was given again after that: it ends the run as it is */
     uint64_t dump;         /* number of the newest DUMP; 0: none */
     int64_t dump_ms;       /* start of the newest DUMP */

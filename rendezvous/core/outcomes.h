@@ -1,7 +1,7 @@
 /* The outcomes of steps that the ranks of a run report while they have quiesced. All ranks have the
- * same bytes for a step, and reports of a formation are about one step or two. So a run keeps each
- * outcome once, and OUTCOMES_MAX different ones: a member that reports others takes no more memory.
- */
+ * same bytes for a step, and reports of a formation are about one step or two; a spare may have
+ * that of the step at which it lost its place. So a run keeps each outcome once, and OUTCOMES_MAX
+ * different ones: a member that reports others takes no more memory. */
 #ifndef DPT_RENDEZVOUS_CORE_OUTCOMES_H
 #define DPT_RENDEZVOUS_CORE_OUTCOMES_H
 
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { OUTCOMES_MAX = 16 };
+enum { OUTCOMES_MAX = 64 };
 
 struct outcome {
     uint32_t uses;  /* ranks that have it; 0: the entry is unused */

@@ -28,13 +28,13 @@ static size_t outcome_bytes(const Dpt__RankState *state)
 
 static void keep_outcome(struct run *run, struct rank *rank, const Dpt__RankState *state)
 {
+    const size_t bytes = outcome_bytes(state);
     bool no_memory = false;
     dpt_outcomes_drop(&rank->outcome);
-    if (outcome_bytes(state) > 0)
-        rank->outcome = dpt_outcomes_keep(&run->outcomes, state->outcome.data, outcome_bytes(state),
-                                          &no_memory);
+    if (bytes > 0)
+        rank->outcome = dpt_outcomes_keep(&run->outcomes, state->outcome.data, bytes, &no_memory);
     run->core->out.no_memory = run->core->out.no_memory || no_memory;
-    if (rank->outcome != NULL || outcome_bytes(state) == 0 || no_memory || run->outcomes.told_full)
+    if (rank->outcome != NULL || bytes == 0 || no_memory || run->outcomes.told_full)
         return;
     run->outcomes.told_full = true;
     dpt_rdzv_log(run, DPT_LOG_ERROR,

@@ -274,12 +274,12 @@ int64_t dpt_rdzv_silence_due_ms(const struct run *run, int64_t latest_ms)
 {
     const struct membership *membership = &run->membership;
     const struct node *quiet = membership->lists[LIST_QUIET].first;
+    const struct node *denied = membership->lists[LIST_DENIED].first;
     int64_t due_ms = latest_ms;
     if (quiet != NULL)
         note_lease_end(quiet, &due_ms);
-    for (const struct node *node = membership->lists[LIST_DENIED].first; node != NULL;
-         node = node->hooks[LIST_DENIED].after)
-        note_lease_end(node, &due_ms);
+    if (denied != NULL)
+        note_lease_end(denied, &due_ms);
     for (const struct node *node = membership->lists[LIST_BROKEN].first; node != NULL;
          node = node->hooks[LIST_BROKEN].after) {
         const int64_t grace_ms = grace_end_ms(node);

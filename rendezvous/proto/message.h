@@ -21,8 +21,8 @@ enum {
        predicted labels. Version 3: ranks did not compare their clocks. Version 4: the empty shard
        had other numbers, and a plan listed all ranks of every world. Version 5: the nonce of a plan
        went over data connections. Version 6: a plan had no racks. Version 7: a field that is -1
-       took ten bytes. */
-    DPT_PROTO_VERSION = 8,
+       took ten bytes. Version 8: all commands of operators had the same incarnation. */
+    DPT_PROTO_VERSION = 9,
 
     DPT_PROTO_RANKS_MAX = 64,            /* rank processes of one node */
     DPT_PROTO_WORLD_MAX = DPT_WORLD_MAX, /* ranks of one generation */

@@ -34,6 +34,7 @@ struct world {
     struct kept kept[KEPT];
     uint32_t n_kept;
     uint64_t next_conn, epoch;
+    uint64_t operators; /* programs that have sent commands */
 };
 
 static struct world world;
@@ -280,20 +281,21 @@ static void meet_stranger(struct fake *fake, struct feed *feed)
     fake->conn = conn;
 }
 
-/* A command of dpt-ctl about the run of the nodes. */
-static void operator_says(Dpt__ControlVerb verb, const char *node, int64_t step)
+/* A command of dpt-ctl about the run of the nodes; `is_copy`: the process of the last one asks. */
+static void operator_says(Dpt__ControlVerb verb, const char *node, int64_t step, bool is_copy)
 {
     char run[] = "demo", name[] = "dpt-ctl", software[] = "fuzz";
     Dpt__Stamp stamp = DPT__STAMP__INIT;
     Dpt__AgentState state = DPT__AGENT_STATE__INIT;
     Dpt__Control control = DPT__CONTROL__INIT;
+    world.operators += !is_copy;
     stamp.run = run;
     stamp.node = name;
-    stamp.incarnation = 1;
+    stamp.incarnation = 1 + world.operators;
     state.version = DPT_PROTO_VERSION;
     state.software = software;
     state.stamp = &stamp;
-    state.counter = 1 + world.next_conn % 2;
+    state.counter = 1;
     state.control = &control;
     control.verb = verb;
     control.run = run;
@@ -409,7 +411,7 @@ static void one_event(struct feed *feed)
         case 2: {
             const uint8_t what = feed_u8(feed);
             operator_says((Dpt__ControlVerb)(what % 10), (what & 0x10) != 0 ? fake->id : "",
-                          (what & 0x20) != 0 ? what : -1);
+                          (what & 0x20) != 0 ? what : -1, (what & 0x40) != 0);
             break;
         }
         default: /* its key is denied, until it is heard again */
@@ -433,8 +435,8 @@ static void come_to_rest(void)
     const int64_t until_ms = world.stage.now_ms + REST_MS;
     bool runs = false;
     for (int round = 0; !runs && world.stage.now_ms < until_ms; round++) {
-        operator_says(DPT__CONTROL_VERB__CONTROL_RESUME, "", -1);
-        operator_says(DPT__CONTROL_VERB__CONTROL_ALLOW, world.nodes[round % NODES].id, -1);
+        operator_says(DPT__CONTROL_VERB__CONTROL_RESUME, "", -1, false);
+        operator_says(DPT__CONTROL_VERB__CONTROL_ALLOW, world.nodes[round % NODES].id, -1, false);
         for (int i = 0; i < NODES; i++) {
             struct fake *fake = &world.nodes[i];
             if (fake->phase == DPT__SERVER_PHASE__SERVER_EXPELLED ||

@@ -143,6 +143,23 @@ static void copy_of_a_refused_stop_gives_up_no_step(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_DONE);
 }
 
+/* The first message was on its way for long: the operator's program has asked again meanwhile, was
+ * refused and has ended. */
+static void late_copy_of_a_stop_is_no_second_one(void **state)
+{
+    (void)state;
+    static struct fake *const beside[] = {&c};
+    start_trio_at_9();
+    c.stamp.run = "other";
+    fake_say(&c, &stage);
+    goes_on(stop_again(-1, 0));
+    stage_pass_speaking(&stage, beside, 1, 20000);
+    refused(stop_again(0, reply.number), "no node here holds it");
+    refused(copy_before_last(), "no node here holds it");
+    assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
+    done(stop_again(-1, 0));
+}
+
 /* The holders were lost after the first message, and its answer did not arrive: the operator has
  * not heard of it, so the copy is refused. */
 static void copy_of_a_stop_is_no_second_one(void **state)
@@ -171,6 +188,7 @@ int main(void)
         TEST(copy_of_a_refused_question_is_refused),
         TEST(copy_of_a_refused_stop_gives_up_no_step),
         TEST(copy_of_a_stop_is_no_second_one),
+        TEST(late_copy_of_a_stop_is_no_second_one),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,22 +48,25 @@ static void keep_reply(const Dpt__ServerState *message)
     free(data);
 }
 
-static uint64_t counter; /* of the last question */
-static uint64_t conn;    /* of the operator's program */
-static Dpt__Control last;
+static struct question {
+    Dpt__Control control;
+    uint64_t counter;
+} last, before_last;
+static uint64_t conn, process = 77; /* of the operator's program; a new command has a new one */
 
-static Dpt__ControlOutcome send_as(const struct operator_rights *rights, Dpt__Control *control)
+static Dpt__ControlOutcome send_question(const struct operator_rights *rights,
+                                         struct question *question)
 {
+    Dpt__Control *const control = &question->control;
     Dpt__Stamp stamp = DPT__STAMP__INIT;
     Dpt__AgentState state = DPT__AGENT_STATE__INIT;
     stamp.run = control->run[0] != '\0' ? control->run : "-"; /* as dpt-ctl does */
     stamp.node = "dpt-ctl";
-    stamp.incarnation = 77;
-    last = *control;
+    stamp.incarnation = process;
     state.version = DPT_PROTO_VERSION;
     state.software = "test";
     state.stamp = &stamp;
-    state.counter = counter;
+    state.counter = question->counter;
     state.control = control;
     stage.on_reply = keep_reply;
     stage.now_ms += 40; /* the server answers 32 commands a second */
@@ -75,9 +78,16 @@ static Dpt__ControlOutcome send_as(const struct operator_rights *rights, Dpt__Co
     return reply.outcome;
 }
 
+static Dpt__ControlOutcome send_as(const struct operator_rights *rights, Dpt__Control *control)
+{
+    process += control->step < 0;
+    before_last = last;
+    last = (struct question){.control = *control, .counter = last.counter + 1};
+    return send_question(rights, &last);
+}
+
 Dpt__ControlOutcome send_control(Dpt__Control *control)
 {
-    counter++;
     return send_as(&(struct operator_rights){0}, control);
 }
 
@@ -88,7 +98,6 @@ Dpt__ControlOutcome order_as(const struct operator_rights *rights, Dpt__ControlV
     control.verb = verb;
     control.run = (char *)run;
     control.step = -1;
-    counter++;
     return send_as(rights, &control);
 }
 
@@ -103,9 +112,14 @@ Dpt__ControlOutcome order(Dpt__ControlVerb verb, const char *node)
 
 Dpt__ControlOutcome copy(void)
 {
-    Dpt__Control control = last;
     conn++;
-    return send_as(&(struct operator_rights){0}, &control);
+    return send_question(&(struct operator_rights){0}, &last);
+}
+
+Dpt__ControlOutcome copy_before_last(void)
+{
+    conn++;
+    return send_question(&(struct operator_rights){0}, &before_last);
 }
 
 Dpt__ControlOutcome again(Dpt__ControlVerb verb, const char *node)

@@ -25,6 +25,8 @@ struct operator_rights {
 Dpt__ControlOutcome send_control(Dpt__Control *control);
 /* A copy of the last question arrives, over another connection. */
 Dpt__ControlOutcome copy(void);
+/* A copy of the question before the last one arrives only now. */
+Dpt__ControlOutcome copy_before_last(void);
 /* A new command about this run, from a machine with these rights. */
 Dpt__ControlOutcome order_as(const struct operator_rights *rights, Dpt__ControlVerb verb,
                              const char *run);

@@ -206,6 +206,29 @@ static void each_leaving_node_has_its_own_time(void **state)
     assert_true(fake_place(&c)->takes_state);
 }
 
+/* ... but a node whose time is nearly over is not kept for it, nor by the pause after failures: it
+ * must still write a rescue. */
+static void late_leaver_keeps_no_other(void **state)
+{
+    (void)state;
+    struct fake *const all[] = {&a, &b, &c};
+    const struct dpt_timing timing = dpt_timing_from(5000, 0);
+    pause_halves(1);
+    fakes_settle(&stage, all, 3);
+    drain_b();
+    fakes_until_planned(all, 3);
+    for (int64_t ms = 0; ms < timing.drain_ms - 500; ms += 100) { /* it fails each time */
+        a.state.leaving = ms >= timing.drain_ms * 7 / 10;
+        fake_loses(&c, &b);
+        stage_pass_speaking(&stage, all, 3, 100);
+        for (size_t i = 0; i < 3; i++)
+            if (all[i]->phase == DPT__SERVER_PHASE__SERVER_PREPARE)
+                fake_obey(all[i]);
+    }
+    IS(b, RELEASED);
+    assert_true(b.last_holder);
+}
+
 /* It has joined in the pause, and has no state yet. */
 static void newcomer_takes_the_state_of_the_only_holder(void **state)
 {
@@ -236,9 +259,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, trio_setup, trio_teardown)
-        TEST(drained_node_hands_over_in_a_pause),          TEST(resume_during_a_handover),
-        TEST(node_below_the_minimum_is_the_last_holder),   TEST(handover_to_a_node_that_dies),
-        TEST(handover_takes_no_longer_than_a_drain),       TEST(each_leaving_node_has_its_own_time),
+        TEST(drained_node_hands_over_in_a_pause),
+        TEST(resume_during_a_handover),
+        TEST(node_below_the_minimum_is_the_last_holder),
+        TEST(handover_to_a_node_that_dies),
+        TEST(handover_takes_no_longer_than_a_drain),
+        TEST(each_leaving_node_has_its_own_time),
+        TEST(late_leaver_keeps_no_other),
         TEST(newcomer_takes_the_state_of_the_only_holder),
 #undef TEST
     };

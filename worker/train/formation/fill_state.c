@@ -13,7 +13,7 @@
 
 /* Messages between ranks have no version. The version in the server's protocol keeps other builds
  * out of the run. */
-_Static_assert(DPT_PROTO_VERSION == 8 && DPT_HANDSHAKE_BYTES == 43 * 8 &&
+_Static_assert(DPT_PROTO_VERSION == 9 && DPT_HANDSHAKE_BYTES == 43 * 8 &&
                    sizeof(struct dpt_eval_share) == 6 * 8,
                "a hello or share of another size is another DPT_PROTO_VERSION");
 
