@@ -123,6 +123,28 @@ def test_server_is_back_after_the_join_time(make_cluster, tmp_path, slow):
     assert found == calm_hash(tmp_path / "calm", cluster.sets, step, 120 * slow)
 
 
+def test_worker_without_a_rank_outlasts_the_join_time(make_cluster, slow):
+    """The only rank of node b dies while no server is there. Node a keeps the steps and needs b, so both outlast the
+    join time, and the run continues with them."""
+    cluster = make_cluster(sets=make_sets(slow), shared_dirs=True)
+    cluster.start_server()
+    a, b = (cluster.start_worker(n) for n in "ab")
+    cluster.wait_step(20, 60 * slow)
+    cluster.server.kill()
+    os.kill(b.rank_pids()[0], signal.SIGKILL)
+    b.wait_log("died with rank processes here, no checkpoint has them, other nodes keep them", 30 * slow)
+    late = cluster.start_worker("late")  # started later than that, so the join time of b ends before its own
+    assert late.wait(60 * slow) == 3, late.log_tail()
+    assert a.alive() and b.alive(), cluster.log_tails()
+    stood_at = cluster.step()
+    cluster.restart_server()
+    cluster.wait_step(stood_at + MORE_STEPS, 60 * slow)
+    for worker in (a, b):
+        worker.term()
+    assert [worker.wait(30 * slow) for worker in (a, b)] == [0, 0], cluster.log_tails()
+    assert sum(event["steps_lost"] for event in cluster.events()) == 0
+
+
 @pytest.mark.parametrize("sharding", ["", "full_shard"])
 def test_all_are_told_without_a_server(make_cluster, tmp_path, slow, sharding):
     """All nodes are told to end during training without a server; with sharded state each node writes its part of the

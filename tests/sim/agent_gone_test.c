@@ -196,6 +196,26 @@ static void test_other_nodes_have_replicas(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_DONE);
 }
 
+/* The other node waits without limit, and needs this one. */
+static void test_others_keep_the_steps(void **state)
+{
+    struct bench *b = *state;
+    struct dpt_agent_view view;
+    die_without_server(b, 2);
+    b->rank.step_applied = -1;
+    for (int64_t until_ms = b->now_ms + 5 * JOIN_MS; b->now_ms < until_ms && !b->ended;) {
+        bench_pass(b, 500);
+        bench_ranks(b, RANK(STANDBY), 0);
+    }
+    assert_false(b->ended);
+    dpt_agent_view(b->agent, &view);
+    assert_int_equal(view.steps_elsewhere, 3);
+    bench_signal(b);
+    ranks_die(b);
+    assert_true(b->ended);
+    assert_int_equal(b->unsaved, 0);
+}
+
 /* Each rank holds a half, and a shadow of another where `n` is 2. */
 static void hold_parts(struct bench *b, Dpt__Shard shards[2], Dpt__Shard *list[2], size_t n)
 {
@@ -453,6 +473,7 @@ int main(void)
         T(test_leave_without_server),
         T(test_join_time_without_server),
         T(test_other_nodes_have_replicas),
+        T(test_others_keep_the_steps),
         T(test_shards_without_shadow_are_lost),
         T(test_shadows_are_elsewhere),
         T(test_living_rank_is_behind),

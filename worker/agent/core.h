@@ -195,6 +195,8 @@ struct dpt_agent_view {
     const Dpt__RankToAgent *first;
     /* Number of steps that no checkpoint has, as far as this node knows. */
     int64_t unsaved_steps;
+    /* Number of these steps that died with rank processes here and that other nodes keep. */
+    int64_t steps_elsewhere;
     enum dpt_agent_rescue rescue;
     /* A local rank is in a generation that is not known to be broken. */
     bool computing;

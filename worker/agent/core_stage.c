@@ -168,12 +168,12 @@ static void end_without_server(struct dpt_agent *agent, int64_t silent_s)
     if (!agent->server.heard_ever)
         dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_SERVER,
                       "no rendezvous server answered within %lld s", (long long)silent_s);
-    else if (gone > 0 && !dpt_agent_gone_is_elsewhere(agent))
+    else if (gone > 0)
         dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_EXPELLED,
                       "the rendezvous server has not answered for %lld s, and the last "
                       "%lld steps died with rank processes here",
                       (long long)silent_s, (long long)(gone - saved));
-    else if (gone == 0 && saved > 0 && dpt_agent_step_of(agent) >= 0)
+    else if (saved > 0 && dpt_agent_step_of(agent) >= 0)
         dpt_agent_end(agent, END_AT_ONCE, DPT_EXIT_SERVER,
                       "the rendezvous server has not answered for %lld s; nothing is lost: "
                       "step %lld, the newest here, is saved",
@@ -233,9 +233,9 @@ void dpt_agent_check_stage(struct dpt_agent *agent)
     dpt_agent_check_rescue(agent);
     if (agent->stage == STAGE_ENDING || end->leaving)
         return; /* the drain has its own deadline */
-    /* Ranks that compute need no server. Unsaved steps wait for a server without limit, but not for
-     * one that has not taken this machine's keys for join_ms: then they are saved. A node with
-     * neither ends after join_ms without a server. */
+    /* Ranks that compute need no server. Unsaved steps wait for a server without limit, also those
+     * of other nodes, but not for one that has not taken this machine's keys for join_ms: then they
+     * are saved. A node with neither ends after join_ms without a server. */
     const int64_t silent_ms = agent->now_ms - agent->server.contact_ms;
     if (silent_ms < agent->timing.join_ms)
         return;
@@ -243,7 +243,8 @@ void dpt_agent_check_stage(struct dpt_agent *agent)
     const int64_t denied_ms = agent->now_ms - agent->server.denied_ms;
     if (denied && denied_ms >= agent->timing.join_ms && !makes_steps(agent))
         dpt_agent_end_saved(agent, DPT_EXIT_DENIED, agent->server.denial);
-    else if (!denied && !dpt_agent_is_computing(agent) && !dpt_agent_holds_unsaved(agent))
+    else if (!denied && !dpt_agent_is_computing(agent) && !dpt_agent_holds_unsaved(agent) &&
+             dpt_agent_steps_elsewhere(agent) == 0)
         end_without_server(agent, silent_ms / 1000);
 }
 

@@ -277,6 +277,9 @@ int64_t dpt_agent_whole_step(const struct dpt_agent *agent);
 int64_t dpt_agent_gone_step(const struct dpt_agent *agent);
 /* Whether another node has the newest step that died on this node, as far as this node knows. */
 bool dpt_agent_gone_is_elsewhere(const struct dpt_agent *agent);
+/* Number of steps that no checkpoint has and that died with rank processes here, if other nodes
+ * keep them; else 0. These nodes wait for a server without limit, and may need this node then. */
+int64_t dpt_agent_steps_elsewhere(const struct dpt_agent *agent);
 
 /* Whether the rank writes the rescue, or a part of it. */
 bool dpt_agent_is_rescuer(const struct dpt_agent *agent, uint32_t local_rank);

@@ -91,6 +91,12 @@ bool dpt_agent_gone_is_elsewhere(const struct dpt_agent *agent)
     return agent->gone.is_copied && agent->server.n_nodes > 1 && !agent->end.last_holder;
 }
 
+int64_t dpt_agent_steps_elsewhere(const struct dpt_agent *agent)
+{
+    const int64_t gone = dpt_agent_gone_step(agent);
+    return gone > 0 && dpt_agent_gone_is_elsewhere(agent) ? gone - dpt_agent_saved_step(agent) : 0;
+}
+
 /* ---- the ranks that write a rescue ---- */
 
 /* If a rank holds the whole state, the lowest such rank writes alone, unless it has been silent for

@@ -51,6 +51,7 @@ void dpt_agent_view(const struct dpt_agent *agent, struct dpt_agent_view *ret)
         .n_nodes = agent->server.n_nodes,
         .step = step,
         .unsaved_steps = step > saved ? step - saved : 0,
+        .steps_elsewhere = dpt_agent_steps_elsewhere(agent),
         .rescue = dpt_agent_rescue_of(agent),
         .paused = agent->server.paused,
         .server_up = agent->server.up,

@@ -144,7 +144,7 @@ static enum print_when when_to_print(const struct dpt_progress *progress,
 {
     const bool never_reached = !progress->was_heard && progress->why[0] != '\0';
     const bool asks =
-        dpt_progress_holds_steps(view) || never_reached || progress->denial[0] != '\0';
+        dpt_progress_waits_with_steps(view) || never_reached || progress->denial[0] != '\0';
     return !has_server(progress, view) && asks ? ALWAYS : UNLESS_QUIET;
 }
 

@@ -12,6 +12,11 @@ bool dpt_progress_holds_steps(const struct dpt_agent_view *view)
     return !view->computing && view->unsaved_steps > 0;
 }
 
+bool dpt_progress_waits_with_steps(const struct dpt_agent_view *view)
+{
+    return !view->computing && (view->unsaved_steps > 0 || view->steps_elsewhere > 0);
+}
+
 /* Writes what SIGTERM does with the steps that only this node has. */
 static void format_way_out(const struct dpt_agent_view *view, char ret[PART_BYTES])
 {
@@ -85,6 +90,12 @@ static void format_lost(const struct dpt_progress *progress, const struct dpt_ag
                        "step %" PRId64 ", no checkpoint has the last %" PRId64
                        " steps, and it waits without limit: %s (%s)",
                        endpoint, what, view->step, view->unsaved_steps, cure, way_out);
+    else if (!view->computing && view->steps_elsewhere > 0)
+        (void)snprintf(line, BYTES,
+                       "the server at %.64s %s and training is paused: the last %" PRId64
+                       " steps died with rank processes here, no checkpoint has them, other nodes "
+                       "keep them, and this node waits without limit: %s (or SIGTERM: it ends)",
+                       endpoint, what, view->steps_elsewhere, cure);
     else if (!view->computing)
         (void)snprintf(
             line, BYTES, "the server at %.256s %s; %s, reconnecting for at most %" PRId64 " s: %s",

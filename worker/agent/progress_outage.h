@@ -6,6 +6,9 @@
 
 /* Whether the ranks of this node stand and hold steps that no checkpoint has. */
 bool dpt_progress_holds_steps(const struct dpt_agent_view *view);
+/* True: the node waits for a server without limit, as it or others keep steps that no checkpoint
+ * has. */
+bool dpt_progress_waits_with_steps(const struct dpt_agent_view *view);
 
 /* What has happened to the server, what this node does meanwhile, and what to do. */
 void dpt_progress_outage_text(const struct dpt_progress *progress,

@@ -261,6 +261,27 @@ static void steps_that_wait_for_a_server_are_said(void **state)
     }
 }
 
+static void steps_that_others_keep_are_said(void **state)
+{
+    (void)state;
+    struct scene s;
+    open_scene(&s, true);
+    s.progress.options.quiet = true;
+    update(&s);
+    s.view.computing = false;
+    s.view.steps_elsewhere = 4;
+    lose_server(&s);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(said,
+                            "the server at head:1 is gone and training is paused: the last 4 steps "
+                            "died with rank processes here, no checkpoint has them, other nodes "
+                            "keep them, and this node waits without limit: start dpt-rdzv there "
+                            "(or SIGTERM: it ends)\n");
+        s.now_ms += DPT_PROGRESS_AGAIN_MS;
+        update(&s);
+    }
+}
+
 /* The line states the real effect of SIGTERM. */
 static void way_out_is_said(void **state)
 {
@@ -300,6 +321,7 @@ int main(void)
         cmocka_unit_test(server_that_falls_silent_is_said),
         cmocka_unit_test(denied_node_says_what_it_does),
         cmocka_unit_test(steps_that_wait_for_a_server_are_said),
+        cmocka_unit_test(steps_that_others_keep_are_said),
         cmocka_unit_test(way_out_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
