@@ -82,16 +82,16 @@ static void test_last_call_is_told(void **state)
     b->server.last_call_ms = 4300;
     bench_server(b, SERVER(SETTLING), 0);
     dpt_agent_view(b->agent, &view);
-    assert_int_equal(view.last_call_ms, 4400);
-    assert_string_equal(view.reason, "the server has just been started");
+    assert_int_equal(view.last_call.length_ms, 4400);
+    assert_string_equal(view.last_call.reason, "the server has just been started");
     b->server.n_nodes = 2;
     b->server.last_call_ms = 3000;
     bench_server(b, SERVER(SETTLING), 0);
     dpt_agent_view(b->agent, &view);
-    assert_int_equal(view.last_call_ms, 3000);
+    assert_int_equal(view.last_call.length_ms, 3000);
     bench_server(b, SERVER(WAITING), 0);
     dpt_agent_view(b->agent, &view);
-    assert_string_equal(view.reason, "");
+    assert_string_equal(view.last_call.reason, "");
 }
 
 static void test_config_of_the_demo(void **state)

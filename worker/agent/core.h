@@ -202,10 +202,11 @@ struct dpt_agent_view {
     bool computing;
     bool paused; /* an operator has paused or stopped the run */
     bool server_up, leaving, ending, ended;
-    /* SETTLING: length of the last call when the number of nodes last changed. */
-    int64_t last_call_ms;
-    char reason[DPT_PROTO_TEXT_BYTES]; /* why the last call is long; "" */
-    int64_t write_until_ms;            /* ranks may write files until this time */
+    struct {
+        int64_t length_ms;                 /* SETTLING: when the number of nodes last changed */
+        char reason[DPT_PROTO_TEXT_BYTES]; /* why it is long; "" */
+    } last_call;
+    int64_t write_until_ms; /* ranks may write files until this time */
     struct dpt_timing timing;
 };
 void dpt_agent_view(const struct dpt_agent *agent, struct dpt_agent_view *ret);

@@ -58,14 +58,14 @@ void dpt_agent_view(const struct dpt_agent *agent, struct dpt_agent_view *ret)
         .leaving = agent->end.leaving,
         .ending = agent->stage >= STAGE_ENDING,
         .ended = agent->stage == STAGE_ENDED,
-        .last_call_ms = agent->server.last_call_ms,
+        .last_call.length_ms = agent->server.last_call_ms,
         .write_until_ms = agent->lease.write_until_ms,
         .timing = agent->timing,
         .cause = "",
         .cause_kind = "",
         .first = first < 0 ? NULL : &agent->ranks[first].report.message,
     };
-    dpt_agent_copy_text(ret->reason, sizeof ret->reason, agent->server.reason);
+    dpt_agent_copy_text(ret->last_call.reason, sizeof ret->last_call.reason, agent->server.reason);
     view_generation(agent, ret);
     for (uint32_t i = 0; i < agent->n_ranks; i++)
         view_rank(&agent->ranks[i], ret);

@@ -53,8 +53,8 @@ static void format_forming(const struct dpt_progress *progress, const struct dpt
     const char *nodes_are = view->n_nodes == 1 ? "node is" : "nodes are";
     if (view->phase == DPT__SERVER_PHASE__SERVER_SETTLING)
         (void)snprintf(line, BYTES, "%s%" PRIu32 " %s here; last call for more, %.1f s%s%s", paused,
-                       view->n_nodes, nodes_are, (double)view->last_call_ms / 1000.0,
-                       view->reason[0] != '\0' ? ": " : "", view->reason);
+                       view->n_nodes, nodes_are, (double)view->last_call.length_ms / 1000.0,
+                       view->last_call.reason[0] != '\0' ? ": " : "", view->last_call.reason);
     else if (view->phase != DPT__SERVER_PHASE__SERVER_WAITING)
         (void)snprintf(line, BYTES, "%sforming generation %" PRIu64, paused, view->generation);
     else if (view->paused)

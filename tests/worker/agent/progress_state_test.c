@@ -80,7 +80,7 @@ static void start_says_what_it_waits_for(void **state)
     update(&s);
     assert_string_equal(said, "waiting for nodes: 1 of 2 at head:1\n");
     stand_still(&s, DPT__SERVER_PHASE__SERVER_SETTLING, 2);
-    s.view.last_call_ms = 400;
+    s.view.last_call.length_ms = 400;
     update(&s);
     assert_string_equal(said, "2 nodes are here; last call for more, 0.4 s\n");
     stand_still(&s, DPT__SERVER_PHASE__SERVER_WAITING, 2);
