@@ -61,8 +61,8 @@ def goes_on(cluster, tmp_path, slow, step):
 
 
 def test_rescue_in_a_formation(make_cluster, tmp_path, slow):
-    """A rank and the server die together. Both nodes wait, and the one with the steps rescues them when they are told to
-    end."""
+    """A rank and the server die together. Both nodes wait, and the one with the steps rescues them when both are told
+    to end."""
     cluster = make_cluster(sets=make_sets(slow), shared_dirs=True)
     cluster.start_server()
     a, b = (cluster.start_worker(n) for n in "ab")
