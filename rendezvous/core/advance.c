@@ -241,6 +241,21 @@ static void log_wait(const struct run *run)
                      dpt_rdzv_min_nodes(run));
 }
 
+/* True: a sharded run would load an older checkpoint than the newest one, because a node whose
+ * connection is broken has not told that it sees the newest one. It is waited for until it is back,
+ * or lost when its lease ends. */
+static bool awaits_view_of_suspect(const struct run *run)
+{
+    const int64_t saved = run->progress.saved_step;
+    bool is_behind = false;
+    for (const struct node *node = run->membership.lists[LIST_BROKEN].first; node != NULL;
+         node = node->hooks[LIST_BROKEN].after)
+        for (uint32_t i = 0; run->spec.sharded && i < node->n_ranks; i++)
+            is_behind = is_behind || (dpt_rdzv_has_quiesced(&node->ranks[i]) &&
+                                      node->ranks[i].checkpoint_step < saved);
+    return is_behind && dpt_rdzv_step_held(run, GROUP_ALL) < saved;
+}
+
 static void advance_preparing(struct run *run)
 {
     if (have_all_finished(&run->plan)) {
@@ -252,6 +267,8 @@ static void advance_preparing(struct run *run)
         run->core->now_ms < run->formation.plan_after_ms && !dpt_rdzv_is_release_due(run);
     if (!have_all_reported(run) || pauses || dpt_rdzv_awaits_return(run) ||
         dpt_rdzv_awaits_members(run))
+        return;
+    if (awaits_view_of_suspect(run))
         return;
     dpt_rdzv_exclude_accused(run);
     if (run->plan.final_save && run->formation.soft)

@@ -280,6 +280,35 @@ static void an_excluded_holder_is_a_member(void **state)
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_RUNNING);
 }
 
+/* A checkpoint was completed after the ranks of b had looked, and b's connection is broken. The
+ * older checkpoint is not loaded: b is back before its lease ends, and has seen the newest one. */
+static void old_view_of_a_suspect_does_not_count(void **state)
+{
+    (void)state;
+    struct fake *const two[] = {&a, &b};
+    fakes_start(&stage, two, 2);
+    for (size_t i = 0; i < 2; i++) { /* nothing is in memory */
+        two[i]->ranks[0].step_applied = -1;
+        two[i]->ranks[0].checkpoint_step = 23;
+    }
+    fake_breaks_off(&b, &stage);
+    fake_phase(&b, DPT__RANK_PHASE__RANK_QUIESCED, b.generation);
+    fake_say(&b, &stage);
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
+    fake_say(&a, &stage);
+    fake_phase(&a, DPT__RANK_PHASE__RANK_QUIESCED, a.generation);
+    a.ranks[0].checkpoint_step = 53;
+    stage_pass_speaking(&stage, two, 1, 2000);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PREPARE);
+    b.conn += 100;
+    b.ranks[0].checkpoint_step = 53;
+    fake_say(&b, &stage);
+    fake_say(&a, &stage);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PLAN);
+    assert_int_equal(a.plan->world_size, 2);
+    assert_int_equal(a.plan->load_checkpoint, 53);
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -291,6 +320,7 @@ int main(void)
         T(a_leaving_node_admits_no_excluded_node),
         T(a_leaving_node_is_preferred_to_an_excluded_node),
         T(an_excluded_holder_is_a_member),
+        T(old_view_of_a_suspect_does_not_count),
     };
     return cmocka_run_group_tests_name("test_rendezvous_core_holders", tests, NULL, NULL);
 }
