@@ -143,17 +143,25 @@ static void copy_of_a_refused_stop_gives_up_no_step(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_DONE);
 }
 
-/* The first message was on its way for long: the operator's program has asked again meanwhile, was
- * refused and has ended. */
-static void late_copy_of_a_stop_is_no_second_one(void **state)
+/* The first message is answered; then both nodes are cut off with step 9, while the server hears
+ * another run, of node c. */
+static void stop_and_lose_the_holders(void)
 {
-    (void)state;
     static struct fake *const beside[] = {&c};
     start_trio_at_9();
     c.stamp.run = "other";
     fake_say(&c, &stage);
     goes_on(stop_again(-1, 0));
     stage_pass_speaking(&stage, beside, 1, 20000);
+    assert_int_equal(stage.view.nodes, 0);
+}
+
+/* The first message was on its way for long: the operator's program has asked again meanwhile, was
+ * refused and has ended. */
+static void late_copy_of_a_stop_is_no_second_one(void **state)
+{
+    (void)state;
+    stop_and_lose_the_holders();
     refused(stop_again(0, reply.number), "no node here holds it");
     refused(copy_before_last(), "no node here holds it");
     assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
@@ -165,13 +173,7 @@ static void late_copy_of_a_stop_is_no_second_one(void **state)
 static void copy_of_a_stop_is_no_second_one(void **state)
 {
     (void)state;
-    static struct fake *const beside[] = {&c};
-    start_trio_at_9();
-    c.stamp.run = "other";
-    fake_say(&c, &stage);
-    goes_on(stop_again(-1, 0));
-    stage_pass_speaking(&stage, beside, 1, 20000);
-    assert_int_equal(stage.view.nodes, 0);
+    stop_and_lose_the_holders();
     refused(copy(), "no node here holds it");
     assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
     done(stop_again(-1, 0));

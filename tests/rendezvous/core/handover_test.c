@@ -183,17 +183,24 @@ static void handover_takes_no_longer_than_a_drain(void **state)
     assert_true(stage.view.generation < 20);
 }
 
+static struct fake *const all[] = {&a, &b, &c};
+
+/* c has joined in the pause, without state; b leaves, and all have the plan of the handover. */
+static void pause_with_c_and_drain_b(void)
+{
+    pause_halves(1);
+    fakes_settle(&stage, all, 3);
+    drain_b();
+    fakes_until_planned(all, 3);
+}
+
 /* a begins to leave while b still does, and has its own time: a handover that fails late is planned
  * again, for both parts. */
 static void each_leaving_node_has_its_own_time(void **state)
 {
     (void)state;
-    struct fake *const all[] = {&a, &b, &c};
     const struct dpt_timing timing = dpt_timing_from(5000, 0);
-    pause_halves(1);
-    fakes_settle(&stage, all, 3);
-    drain_b();
-    fakes_until_planned(all, 3);
+    pause_with_c_and_drain_b();
     stage_pass_speaking(&stage, all, 3, timing.drain_ms / 2);
     a.state.leaving = true;
     stage_pass_speaking(&stage, all, 3, timing.drain_ms / 4);
@@ -206,17 +213,13 @@ static void each_leaving_node_has_its_own_time(void **state)
     assert_true(fake_place(&c)->takes_state);
 }
 
-/* ... but a node whose time is nearly over is not kept for it, nor by the pause after failures: it
- * must still write a rescue. */
+/* A leaving node whose time is nearly over is released, although another node leaves and although
+ * formations pause after failures: the node must still write a rescue. */
 static void late_leaver_keeps_no_other(void **state)
 {
     (void)state;
-    struct fake *const all[] = {&a, &b, &c};
     const struct dpt_timing timing = dpt_timing_from(5000, 0);
-    pause_halves(1);
-    fakes_settle(&stage, all, 3);
-    drain_b();
-    fakes_until_planned(all, 3);
+    pause_with_c_and_drain_b();
     for (int64_t ms = 0; ms < timing.drain_ms - 500; ms += 100) { /* it fails each time */
         a.state.leaving = ms >= timing.drain_ms * 7 / 10;
         fake_loses(&c, &b);
